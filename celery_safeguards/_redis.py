@@ -1,0 +1,165 @@
+"""
+Redis: one client for each process, scripts from `.lua` files, one builder of keys.
+
+| key | type | holds | expires |
+|---|---|---|---|
+| `{sg:<ns>:0}:meta:v1` | hash | epoch, when it was born, pulse, takeover pause | never |
+| `{sg:<ns>:0}:record:v1:<scope>#<key>` | hash | one idempotency record | retention |
+| `{sg:<ns>:0}:owner:v1:<owner>` | string | the record key an owner has claimed | a day, renewed |
+| `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
+| `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
+| `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
+
+All keys of a namespace share a hash tag, so that one script can touch several of them on a cluster. Retention is the
+key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from celery_safeguards.errors import StoreUnavailable
+
+_AWAY = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    TryAgainError,
+    OSError,
+)
+_AWAY_REPLIES = ("OOM", "MISCONF", "NOREPLICAS", "LOADING", "READONLY", "MASTERDOWN", "BUSY")
+_MAX_READABLE = 200
+
+
+class Keys:
+    """The names of everything one namespace keeps in Redis."""
+
+    def __init__(self, namespace: str, shard: int = 0) -> None:
+        self.tag = f"{{sg:{namespace}:{shard}}}"
+        self.meta = f"{self.tag}:meta:v1"
+        self.letters = f"{self.tag}:letters:v1"
+
+    def record(self, scope: str, key: str) -> str:
+        """Return a record's key: readable, and of bounded length whatever the idempotency key holds."""
+        return f"{self.tag}:record:v1:{_bounded(f'{scope}|{key}')}"
+
+    def owner(self, owner: str) -> str:
+        """Return the key of an owner's claim."""
+        return f"{self.tag}:owner:v1:{owner}"
+
+    def starts(self, task_id: str) -> str:
+        """Return the key that counts an unkeyed message's lost starts."""
+        return f"{self.tag}:starts:v1:{_bounded(task_id)}"
+
+    def letter(self, letter_id: str) -> str:
+        """Return a letter's key."""
+        return f"{self.tag}:letter:v1:{letter_id}"
+
+
+class Client:
+    """
+    A Redis client that no fork shares.
+
+    The connection is opened on first use in each process. Every round trip has a timeout, and whatever says that the
+    server is away, read-only or full is raised as `StoreUnavailable`.
+
+    Safe when: used by several threads; used before and after a fork.
+    """
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        self.url = url
+        self._timeout_seconds = timeout_seconds
+        self._pid = 0
+        self._redis: Any = None
+        self._scripts: dict[tuple[str, str], Any] = {}
+
+    def get(self) -> Any:
+        """Return this process's client."""
+        if self._pid != os.getpid():
+            self._redis = redis.Redis.from_url(
+                self.url,
+                socket_timeout=self._timeout_seconds,
+                socket_connect_timeout=self._timeout_seconds,
+                socket_keepalive=True,
+                # One immediate retry, for a pooled connection that the server has closed meanwhile: every script
+                # may run twice. Not after a timeout, which would double the wait.
+                retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+                retry_on_error=[redis.ConnectionError],
+                decode_responses=True,
+            )
+            self._scripts = {}
+            self._pid = os.getpid()
+        return self._redis
+
+    def run(
+        self,
+        package: str,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[str | int | float],
+        *,
+        prelude: str | None = None,
+    ) -> Any:
+        """
+        Run a script of a package, one round trip once the server knows it.
+
+        Args:
+            package: where the `.lua` file lies.
+            script: its name.
+            keys: KEYS.
+            args: ARGV.
+            prelude: a `.lua` file of the same package with functions that the script calls.
+
+        Raises:
+            StoreUnavailable: the server is away, or did not answer in time: the script may or may not have run.
+
+        """
+        client = self.get()
+        try:
+            loaded = self._scripts.get((package, script))
+            if loaded is None:
+                loaded = self._scripts[package, script] = client.register_script(_source(package, prelude, script))
+            return loaded(keys=keys, args=args)
+        except _AWAY as error:
+            raise StoreUnavailable(f"{self.describe()}: {error}") from error
+        except RedisError as error:
+            if type(error).__name__ == "OutOfMemoryError" or str(error).startswith(_AWAY_REPLIES):
+                raise StoreUnavailable(f"{self.describe()}: {error}") from error
+            raise
+
+    def describe(self) -> str:
+        """Return the server's address without its password."""
+        address = self.url.split("@")[-1] if "@" in self.url else self.url
+        return f"redis at {address}"
+
+
+def _source(package: str, *names: str | None) -> str:
+    folder = resources.files(package)
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names if name)
+
+
+def _bounded(name: str) -> str:
+    """Keep a name readable up to a limit; beyond it, its head and a digest of the whole."""
+    if len(name.encode()) <= _MAX_READABLE:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:40]
+    return f"{name[:80]}~{digest}"

@@ -1,0 +1,126 @@
+"""
+Settings: Celery settings named `safeguards_*`.
+
+Each is declared once, with its unit and default; an unknown `safeguards_*` name or a value that cannot hold stops the
+worker with the nearest valid choice.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery_safeguards.errors import ConfigurationError, nearest
+
+PREFIX = "safeguards_"
+_REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of one Celery app."""
+
+    namespace: str = "default"
+    """Names the fleet that shares keys: the same in web processes and workers, another one per environment."""
+
+    store_url: str | None = None
+    """Redis for records, claims and letters. Defaults to the broker's URL where that is Redis."""
+
+    store_timeout_seconds: float = 2.0
+    """How long one round trip to the store may take. Must be below a third of the lease."""
+
+    strict: bool = False
+    """Refuse to start a worker that has findings."""
+
+    lease_seconds: float = 30.0
+    """How long a claim holds without renewal. The worker's main process renews it every third of this."""
+
+    settle_retry_seconds: float = 0.2
+    """First pause between two tries to write an outcome; tries end with the lease."""
+
+    store_wait_seconds: float = 10.0
+    """How long a pool child waits for a store that is down before it puts the message off."""
+
+    deferral_base_seconds: float = 1.0
+    """First delay of a message that found its key busy; doubles each time."""
+
+    deferral_cap_seconds: float = 60.0
+    """Longest delay of a deferred message."""
+
+    deferral_deadline_seconds: float = 86_400.0
+    """A message put off for longer than this becomes a dead letter."""
+
+    eager_wait_seconds: float = 5.0
+    """How long eager execution waits for a busy key before it raises."""
+
+    max_result_bytes: int = 262_144
+    """A larger result is not stored: a duplicate without a continuation gets a marker instead."""
+
+    max_letter_bytes: int = 16_777_216
+    """A letter larger than this keeps the head and the digest of its body, and cannot be replayed."""
+
+    max_traceback_chars: int = 20_000
+    """Tracebacks in records and letters keep their last part up to this length."""
+
+    spool_directory: Path | None = None
+    """Where letters go while their store is down. Unset: the message then stays unacknowledged."""
+
+    @classmethod
+    def of(cls, app: Any) -> "Settings":
+        """
+        Read the settings of a Celery app.
+
+        Raises:
+            ConfigurationError: an unknown name, or a value of the wrong type or range.
+
+        """
+        known = {field.name for field in fields(cls)}
+        given = {
+            name.removeprefix(PREFIX): value
+            for name, value in app.conf.items()
+            if isinstance(name, str) and name.startswith(PREFIX) and value is not None
+        }
+        for name in sorted(given.keys() - known):
+            hint = nearest(name, known)
+            raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
+        if "store_url" not in given:
+            given["store_url"] = _broker_if_redis(app)
+        if given.get("spool_directory"):
+            given["spool_directory"] = Path(given["spool_directory"])
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
+                isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
+            ):
+                raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
+        if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):
+            raise ConfigurationError(
+                f"{PREFIX}namespace={self.namespace!r}: give a short name without spaces, colons or braces"
+            )
+        if self.store_timeout_seconds > self.lease_seconds / 3:
+            raise ConfigurationError(
+                f"{PREFIX}store_timeout_seconds={self.store_timeout_seconds} must not exceed a third of "
+                f"{PREFIX}lease_seconds={self.lease_seconds}: a renewal that waits longer than that comes too late"
+            )
+        if self.deferral_base_seconds > self.deferral_cap_seconds:
+            raise ConfigurationError(
+                f"{PREFIX}deferral_base_seconds={self.deferral_base_seconds} is above "
+                f"{PREFIX}deferral_cap_seconds={self.deferral_cap_seconds}"
+            )
+
+    @property
+    def renew_every_seconds(self) -> float:
+        """Pause between two renewals."""
+        return self.lease_seconds / 3
+
+
+def _broker_if_redis(app: Any) -> str | None:
+    url = app.conf.broker_write_url or app.conf.broker_url
+    if isinstance(url, list | tuple):
+        url = url[0]
+    if not isinstance(url, str) or urlsplit(url).scheme not in _REDIS_SCHEMES:
+        return None
+    return url.replace("redis+socket://", "unix://", 1)

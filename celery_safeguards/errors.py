@@ -1,0 +1,124 @@
+"""
+Everything this package raises.
+
+    SafeguardsError
+    ├── ConfigurationError          a policy or setting that cannot hold, at import or worker start
+    ├── KeyRefused                  a publish whose idempotency key is missing or unstable
+    ├── StoreUnavailable            the store did not answer
+    ├── DeferralRefused             eager execution cannot be put off any longer
+    ├── NotOurs                     a write under an owner and fence that no longer hold
+    ├── LeaseLost                   the body's claim is gone: stop before the next outside call
+    ├── DeadlineExceeded            the body's time budget is over
+    └── LetteredError               what Celery sees as FAILURE; each names its dead letter
+        ├── DeadLettered            this work failed for good
+        ├── Quarantined             its outcome is unknown, and a person or `verify` must say
+        ├── ConflictingPayload      same idempotency key, other arguments
+        ├── Refused                 a new publication of dead work, where `on_dead="refuse"`
+        └── AttachedToLetter        the same operation is dead or quarantined already
+
+    celery.exceptions.Ignore
+    ├── Deferred                    a copy of the message was published; this one may be acknowledged
+    └── DroppedLocally              nothing durable happened: neither acknowledged nor sent back
+
+Every class can be pickled with its arguments, since Celery hands exceptions from the pool's child to its parent.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from celery.exceptions import Ignore
+
+
+class SafeguardsError(Exception):
+    """Base of all errors of this package; not raised itself."""
+
+
+class ConfigurationError(SafeguardsError, ValueError):
+    """Raised when a policy, a setting or their combination cannot hold; names the field, the value and the fix."""
+
+
+class KeyRefused(SafeguardsError, ValueError):
+    """Raised by a publish when the idempotency key would be missing, empty or not stable."""
+
+
+class StoreUnavailable(SafeguardsError):
+    """Raised when the store is down, unreachable, read-only or out of memory: nothing is known to have been written."""
+
+
+class DeferralRefused(SafeguardsError):
+    """Raised in eager mode when work stays busy or not due for longer than a caller can wait."""
+
+
+class NotOurs(SafeguardsError):
+    """Raised when a write was refused because another owner holds the record by now."""
+
+
+class LeaseLost(SafeguardsError):
+    """Raised at a checkpoint when the claim's lease is over or was taken: no outside call may begin."""
+
+
+class DeadlineExceeded(SafeguardsError):
+    """Raised at a checkpoint when the task's own time budget is used up."""
+
+
+class LetteredError(SafeguardsError):
+    """
+    Base of the failures that name a dead letter.
+
+    Args:
+        letter_id: the letter to show, replay or discard.
+        kind: the `FailureKind` as a string.
+        error: class path and message of what went wrong, for people.
+
+    """
+
+    def __init__(self, letter_id: str, kind: str = "", error: str = "") -> None:
+        super().__init__(letter_id, kind, error)
+        self.letter_id = letter_id
+        self.kind = kind
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"dead letter {self.letter_id} ({self.kind}): {self.error}"
+
+
+class DeadLettered(LetteredError):
+    """Raised when work failed for good: its message, cause and history are in the letter, ready to replay."""
+
+
+class Quarantined(LetteredError):
+    """Raised when nobody knows whether the effect happened: the letter waits for a person or for `verify`."""
+
+
+class ConflictingPayload(LetteredError):
+    """Raised when an idempotency key that is in use arrives with other arguments: the body is not run."""
+
+
+class Refused(LetteredError):
+    """Raised to a new publication of dead work: replay or discard its letter first, or choose `on_dead="run"`."""
+
+
+class AttachedToLetter(LetteredError):
+    """Raised to a new publication of work that is dead or quarantined already; no new letter is written."""
+
+
+class Deferred(Ignore):  # type: ignore[misc]
+    """
+    Raised in the pool's child when a copy of the message was published for later.
+
+    Celery's parent acknowledges an `Ignore`, stores no result and fires no hook: links and chords fire once, later.
+    """
+
+
+class DroppedLocally(Ignore):  # type: ignore[misc]
+    """
+    Raised when a delivery has no right to acknowledge: it was fenced out, or could make nothing durable.
+
+    The worker frees the slot and stops renewing the tag. The message comes back by the visibility timeout.
+    """
+
+
+def nearest(value: object, choices: Iterable[object]) -> str:
+    """Return a hint for an error message: `; did you mean 'x'?`, or nothing."""
+    found = get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,90 @@
+"""
+The headers a guarded message carries, prefix `sg_`.
+
+They travel with every copy of a message (retry, deferral, replay). Two more keys exist only inside a worker, between
+the main process and the pool's child: `OWNER` and `WIRE`. They never go out again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERSION = "sg_v"
+"""Format of these headers; 1 today."""
+KEY = "sg_key"
+"""The idempotency key, rendered once, at first publish."""
+FINGERPRINT = "sg_fp"
+"""Digest of the arguments at first publish: same key with another fingerprint is a conflict."""
+EPOCH = "sg_epoch"
+"""The store's epoch at publish: another epoch at admit proves that the store has forgotten."""
+SEEN = "sg_seen"
+"""The highest claim fence that admit has shown this message's lineage; above 0 it proves an earlier start."""
+DEFERRALS = "sg_deferrals"
+"""How often this message was put off."""
+DEFERRED_SINCE = "sg_deferred_since"
+"""Wall time of the first deferral, seconds."""
+BEGAN = "sg_began"
+"""Wall time at which an unkeyed message's first attempt failed, seconds; a keyed one has it in its record."""
+LETTER = "sg_letter"
+"""The dead letter that a replay came from."""
+VERDICT = "sg_verdict"
+"""What a person said of quarantined work: `{"happened": true, "result": ...}` or `{"happened": false}`."""
+
+OWNER = "sg_owner"
+WIRE = "sg_wire"
+_INSIDE_ONLY = frozenset({OWNER, WIRE})
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a message says of its own past."""
+
+    key: str | None = None
+    fingerprint: str | None = None
+    epoch: str | None = None
+    seen: int = 0
+    deferrals: int = 0
+    deferred_since: float | None = None
+    began: float | None = None
+    letter_id: str | None = None
+    verdict: Mapping[str, Any] | None = None
+
+    @classmethod
+    def from_headers(cls, headers: Mapping[str, Any] | None) -> "Lineage":
+        """Read the headers of a message; what is absent or of the wrong shape proves nothing."""
+        if not headers:
+            return _NOTHING
+        verdict = headers.get(VERDICT)
+        return cls(
+            key=_text(headers.get(KEY)),
+            fingerprint=_text(headers.get(FINGERPRINT)),
+            epoch=_text(headers.get(EPOCH)),
+            seen=_whole(headers.get(SEEN)),
+            deferrals=_whole(headers.get(DEFERRALS)),
+            deferred_since=_real(headers.get(DEFERRED_SINCE)),
+            began=_real(headers.get(BEGAN)),
+            letter_id=_text(headers.get(LETTER)),
+            verdict=verdict if isinstance(verdict, Mapping) else None,
+        )
+
+
+_NOTHING = Lineage()
+
+
+def outgoing(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the headers a copy of a message may carry: everything but what lives inside the worker only."""
+    return {name: value for name, value in (headers or {}).items() if name not in _INSIDE_ONLY}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _real(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
