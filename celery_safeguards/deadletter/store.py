@@ -1,0 +1,357 @@
+"""
+Where dead letters are kept: the port, and the decisions that every store shares.
+
+The promise: one failure is one letter; a letter is replayed by one person at a time, under one task id; a replay that
+dies again reopens its own letter instead of writing another.
+
+        bury                        begin_replay              mark_replayed
+    ──────────▶  open  ───────────────────────▶  replaying  ─────────────────▶  replayed
+                 │  ▲                              │   │ ▲                         │
+         discard │  │ bury by a newer burial       │   └─┘ resume_replay           │
+                 ▼  └──────────────(from any state)┴───────────────────────────────┘
+            discarded                close (the same operation succeeded): open, replaying, replayed ──▶ closed
+
+The race that `burial` decides, a slow first burier against a replay:
+
+    t0 A and B both bury burial 7; A is slow    t1 B writes the letter: open    t2 a person begins a replay: replaying
+    t3 A writes burial 7: not newer than what is stored → nothing changes, the replay goes on
+    t4 the replay dies as burial 9 → newer: the letter is open again, with the new error and the whole history
+
+Not covered: whether the replayed message takes effect once. That is the record's business, under the original key.
+
+The functions below the port decide; a store applies them under its own lock or compare-and-set.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, State
+from celery_safeguards.errors import ConfigurationError, SafeguardsError
+from celery_safeguards.outcome import FailureKind
+
+Change = Callable[[Letter], Letter | None]
+"""Decides what a stored letter becomes; None: it stays as it is."""
+
+
+class NoSuchLetter(SafeguardsError):
+    """Raised when a letter that is to be changed is not in the store."""
+
+
+class LetterNotOpen(SafeguardsError):
+    """
+    Raised when a step needs a letter in another state: somebody else was faster, or it is over.
+
+    Args:
+        letter_id: the letter.
+        state: the state it is in.
+        replay_task_id: the id already allocated to its replay, if any.
+
+    """
+
+    def __init__(self, letter_id: str, state: State, replay_task_id: str | None = None) -> None:
+        super().__init__(letter_id, state, replay_task_id)
+        self.letter_id = letter_id
+        self.state = state
+        self.replay_task_id = replay_task_id
+
+    def __str__(self) -> str:
+        under = f", as task {self.replay_task_id}" if self.replay_task_id else ""
+        return f"letter {self.letter_id} is {self.state}{under}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Letters, newest failure first."""
+
+    letters: tuple[Letter, ...]
+    next_cursor: str | None = None
+    """Give it as `before` to go on; None: that was all. A page with few letters, or none, may still have one."""
+
+    unreadable: tuple[str, ...] = ()
+    """Letters that are stored but cannot be read, by their stored names: damaged, or of a newer version."""
+
+
+class LetterStore(Protocol):
+    """
+    Keeps letters, each change of one letter at once or not at all.
+
+    Every method raises `StoreUnavailable` when the store does not answer; a change may then have been made or not.
+    Times are wall clock; `at_seconds=None` means now.
+
+    Safe when: used by many threads and processes at once; a call is made again after `StoreUnavailable`, where
+    `begin_replay` then answers `LetterNotOpen` with the caller's own task id: go on by `resume_replay`.
+    """
+
+    def bury(self, letter: Letter) -> bool:
+        """
+        Write a letter as open, unless it is there.
+
+        A letter of the same id with a lower `burial` is reopened: new message and error, no replay, the first failure's
+        time kept, both histories and one line more. The same or a higher `burial` stays untouched, so a slow second
+        writer never reopens what is being replayed. Work without a fence (`burial` 0) reopens its letter only when
+        it is the very replay that the letter allocated, and that letter is replaying or replayed.
+
+        Returns:
+            True if it was written or reopened; False if the letter exists already: the burial is done.
+
+        """
+        ...
+
+    def get(self, letter_id: str) -> Letter | None:
+        """
+        Return a letter, or None.
+
+        Raises:
+            LetterUnreadable: it is stored, but damaged or of a newer version.
+
+        """
+        ...
+
+    def list(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        kind: FailureKind | None = None,
+    ) -> Page:
+        """
+        Return letters, the newest failure first.
+
+        A walk by cursor shows every letter that stays as it is once. One that dies again meanwhile moves to the
+        front: it may be shown twice, or only to the next walk.
+
+        Raises:
+            ConfigurationError: `before` is no cursor of a page, or `limit` is below 1.
+
+        """
+        ...
+
+    def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
+        """
+        Go from open to replaying and allocate the replay's task id, by compare-and-set.
+
+        Of any number of callers one wins. The winner publishes under `replay_task_id`, then calls `mark_replayed`.
+
+        Raises:
+            LetterNotOpen: somebody else began, or the letter is over; it carries the allocated id.
+            LetterTruncated: the message is not whole.
+            NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def resume_replay(self, letter_id: str) -> Letter:
+        """
+        Return a letter that is replaying, so that a replay cut short is sent again under the same task id.
+
+        Changes nothing: two callers both get it, and their two messages share one task id.
+
+        Raises:
+            LetterNotOpen: it is not replaying.
+            NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def mark_replayed(self, letter_id: str, task_id: str, at_seconds: float | None = None) -> bool:
+        """
+        Go from replaying to replayed once the message is published.
+
+        Returns:
+            Whether that replay is marked. False: the letter has moved on, for instance the replay has died already.
+
+        """
+        ...
+
+    def close(self, letter_id: str, note: str, at_seconds: float | None = None) -> bool:
+        """
+        Close an open, replaying or replayed letter: the same operation has succeeded.
+
+        Returns:
+            Whether it is closed by this call. False: there is none, or it is closed or discarded.
+
+        """
+        ...
+
+    def discard(self, letter_id: str, who: str, reason: str, at_seconds: float | None = None) -> Letter:
+        """
+        Give up an open letter; it stays in the store, as discarded.
+
+        Raises:
+            ConfigurationError: `who` or `reason` is empty.
+            LetterNotOpen: it is in any other state, above all replaying.
+            NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def add_note(
+        self, letter_id: str, what: str, who: str | None, detail: str = "", at_seconds: float | None = None
+    ) -> Letter:
+        """
+        Add a line to a letter's history, in any state.
+
+        Raises:
+            NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+
+def as_buried(letter: Letter) -> Letter:
+    """Return what a first burial stores: every burial begins open."""
+    return replace(letter, state="open", replay_task_id=None)
+
+
+def reburial(letter: Letter) -> Change:
+    """Reopen a stored letter if this burial is a later one."""
+
+    def change(stored: Letter) -> Letter | None:
+        # Without a fence the message itself is the proof: only the replay carries the id that the letter allocated.
+        own_replay_died = (
+            letter.burial == 0 and letter.task_id == stored.replay_task_id and stored.state in {"replaying", "replayed"}
+        )
+        if letter.burial <= stored.burial and not own_replay_died:
+            return None
+        died_again = HistoryEntry(
+            at_seconds=letter.last_failed_seconds,
+            what="died again",
+            detail=(
+                f"burial {letter.burial}, task {letter.task_id}: {letter.kind}, {letter.error_type}, {letter.reason}; "
+                f"was {stored.state}, last error: {stored.kind}, {stored.error_type}: {stored.error_message[:300]}"
+            ),
+        )
+        return replace(
+            as_buried(letter),
+            burial=max(letter.burial, stored.burial),
+            # An unfenced replay was never admitted: what was open about the effect before is open still.
+            effect_possible=letter.effect_possible or (own_replay_died and stored.effect_possible),
+            first_seen_seconds=stored.first_seen_seconds,
+            history=(*stored.history, *letter.history, died_again),
+        )
+
+    return change
+
+
+def beginning_of_replay(new_task_id: str, who: str, at_seconds: float) -> Change:
+    """Take an open letter for a replay."""
+
+    def change(stored: Letter) -> Letter:
+        require_state(stored, "open")
+        stored.require_whole()
+        entry = HistoryEntry(at_seconds=at_seconds, what="replay begun", who=who, detail=f"as task {new_task_id}")
+        return replace(stored.noted(entry), state="replaying", replay_task_id=new_task_id)
+
+    return change
+
+
+def end_of_replay(task_id: str, at_seconds: float | None) -> Change:
+    """Note that the replay was published."""
+
+    def change(stored: Letter) -> Letter | None:
+        if stored.state != "replaying" or stored.replay_task_id != task_id:
+            return None
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="replayed", detail=f"as task {task_id}")
+        return replace(stored.noted(entry), state="replayed")
+
+    return change
+
+
+def closing(note: str, at_seconds: float | None) -> Change:
+    """Close a letter whose operation has succeeded."""
+
+    def change(stored: Letter) -> Letter | None:
+        if stored.state in {"closed", "discarded"}:
+            return None
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="closed", detail=f"was {stored.state}; {note}")
+        return replace(stored.noted(entry), state="closed")
+
+    return change
+
+
+def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
+    """Give up an open letter."""
+    for name, value in (("who", who), ("reason", reason)):
+        if not value.strip():
+            raise ConfigurationError(f"{name}={value!r}: a letter is discarded only with a name and a reason")
+
+    def change(stored: Letter) -> Letter:
+        require_state(stored, "open")
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="discarded", who=who, detail=reason)
+        return replace(stored.noted(entry), state="discarded")
+
+    return change
+
+
+def noting(what: str, who: str | None, detail: str, at_seconds: float | None) -> Change:
+    """Add a line of history."""
+    entry = HistoryEntry(at_seconds=_now(at_seconds), what=what, who=who, detail=detail)
+    return lambda stored: stored.noted(entry)
+
+
+def require_state(letter: Letter, state: State) -> None:
+    """
+    Refuse a letter in any other state.
+
+    Raises:
+        LetterNotOpen: with the state it is in.
+
+    """
+    if letter.state != state:
+        raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
+
+
+def require_found(letter: Letter | None, letter_id: str) -> Letter:
+    """
+    Refuse a letter that is not there.
+
+    Raises:
+        NoSuchLetter: it is None.
+
+    """
+    if letter is None:
+        raise NoSuchLetter(f"there is no letter {letter_id}")
+    return letter
+
+
+def to_cursor(last_failed_seconds: float, name: str) -> str:
+    """Return the place of a letter in the list, as text."""
+    return f"{last_failed_seconds!r}:{name}"
+
+
+def from_cursor(cursor: str) -> tuple[float, str]:
+    """
+    Return the time and the name of a cursor.
+
+    Raises:
+        ConfigurationError: it is none.
+
+    """
+    seconds, colon, name = cursor.partition(":")
+    try:
+        if colon and math.isfinite(float(seconds)):
+            return float(seconds), name
+    except ValueError:
+        pass
+    raise ConfigurationError(f"before={cursor!r}: give the `next_cursor` of a page, or nothing for the first page")
+
+
+def require_limit(limit: int) -> None:
+    """
+    Refuse a page without room.
+
+    Raises:
+        ConfigurationError: the limit is below 1.
+
+    """
+    if limit < 1:
+        raise ConfigurationError(f"limit={limit!r}: a page has at least 1 letter")
+
+
+def _now(at_seconds: float | None) -> float:
+    return time.time() if at_seconds is None else at_seconds

@@ -1,0 +1,203 @@
+"""
+The stores of dead letters against their contract, and what is true of Redis alone.
+"""
+
+import multiprocessing
+
+import pytest
+
+from celery_safeguards._redis import Client, Keys
+from celery_safeguards.deadletter.letter import LetterUnreadable
+from celery_safeguards.deadletter.memory import MemoryLetterStore
+from celery_safeguards.deadletter.redis import RedisLetterStore
+from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.errors import StoreUnavailable
+from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
+from tests.support.sockets import Cutter, free_port
+
+LETTERS_OF_EACH_PROCESS = 10
+
+
+def redis_store(url, namespace):
+    return RedisLetterStore(Client(url, timeout_seconds=5), Keys(namespace))
+
+
+@pytest.fixture
+def redis_letters(redis_url, namespace):
+    store = redis_store(redis_url, namespace)
+    yield store
+    store._client.get().close()
+
+
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+def store(request):
+    return MemoryLetterStore() if request.param == "memory" else request.getfixturevalue("redis_letters")
+
+
+class TestLetterStores(LetterStoreContract):
+    pass
+
+
+def replay_all(url, namespace, name, barrier, outcome):
+    """Run in a process of its own: try to replay every letter."""
+    store = redis_store(url, namespace)
+    barrier.wait(30)
+    won = []
+    for number in range(LETTERS_OF_EACH_PROCESS):
+        try:
+            won.append(store.begin_replay(f"l-{number}", f"{name}-{number}", name, NOON).replay_task_id)
+        except LetterNotOpen:
+            continue
+    outcome.put(won)
+
+
+@pytest.mark.redis
+def test_two_processes_replay_each_letter_once(redis_letters, redis_url, namespace):
+    """Two hosts that replay the same selection would run everything twice."""
+    for number in range(LETTERS_OF_EACH_PROCESS):
+        redis_letters.bury(letter(f"l-{number}"))
+    context = multiprocessing.get_context("spawn")
+    barrier, outcome = context.Barrier(2), context.Queue()
+
+    processes = [
+        context.Process(target=replay_all, args=(redis_url, namespace, name, barrier, outcome)) for name in "ab"
+    ]
+    for process in processes:
+        process.start()
+    won = outcome.get(timeout=30) + outcome.get(timeout=30)
+    for process in processes:
+        process.join()
+    outcome.close()
+    outcome.join_thread()
+
+    stored = [redis_letters.get(f"l-{number}").replay_task_id for number in range(LETTERS_OF_EACH_PROCESS)]
+    assert sorted(stored) == sorted(won)
+
+
+@pytest.fixture
+def cut_store(redis_url, namespace):
+    """A store behind a proxy, its scripts known to the server."""
+    with Cutter(redis_url) as cutter:
+        store = redis_store(cutter.url, namespace)
+        store.bury(letter("warm"))
+        store.add_note("warm", "note", "ana")
+        yield store, cutter
+        store._client.get().close()
+
+
+@pytest.mark.redis
+def test_a_burial_whose_answer_is_lost_is_written(cut_store):
+    """The client sends the script again: it must recognise its own letter."""
+    store, cutter = cut_store
+    cutter.lose_next_answer(b"EVALSHA")
+
+    assert store.bury(letter()) is True
+    assert cutter.lost_answers == 1
+    assert letter() == store.get("l-1")
+
+
+@pytest.mark.redis
+def test_a_replay_whose_answer_is_lost_is_won_all_the_same(cut_store):
+    """The winner would be told that somebody else has begun, and nobody would send the message."""
+    store, cutter = cut_store
+    store.bury(letter())
+    cutter.lose_next_answer(b"replay begun")
+
+    begun = store.begin_replay("l-1", "t-2", "ana", NOON)
+
+    assert cutter.lost_answers == 1
+    assert begun == store.get("l-1")
+
+
+@pytest.mark.redis
+def test_a_note_whose_answer_is_lost_is_written_once(cut_store):
+    """A line for each try would make the history lie."""
+    store, cutter = cut_store
+    store.bury(letter())
+    cutter.lose_next_answer(b"seen by ana")
+
+    store.add_note("l-1", "seen by ana", "ana", "", NOON)
+
+    assert cutter.lost_answers == 1
+    assert [entry.what for entry in store.get("l-1").history] == ["seen by ana"]
+
+
+CALLS = {
+    "bury": lambda store: store.bury(letter()),
+    "get": lambda store: store.get("l-1"),
+    "list": lambda store: store.list(),
+    "begin_replay": lambda store: store.begin_replay("l-1", "t-2", "ana", NOON),
+    "resume_replay": lambda store: store.resume_replay("l-1"),
+    "mark_replayed": lambda store: store.mark_replayed("l-1", "t-2", NOON),
+    "close": lambda store: store.close("l-1", "done", NOON),
+    "discard": lambda store: store.discard("l-1", "ana", "obsolete", NOON),
+    "add_note": lambda store: store.add_note("l-1", "note", "ana", "", NOON),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_absent_server_is_store_unavailable(call):
+    """Any other error would be taken for the message's own, and the message would be acknowledged."""
+    store = redis_store(f"redis://127.0.0.1:{free_port()}/0", "ns")
+
+    with pytest.raises(StoreUnavailable):
+        call(store)
+
+
+@pytest.mark.redis
+def test_everything_is_kept_under_the_namespace(redis_letters, redis_client, namespace):
+    """A key outside the prefix is refused by an access list, and lands in another slot of a cluster."""
+    redis_letters.bury(letter())
+
+    keys = Keys(namespace)
+    assert {keys.letters, keys.letter("l-1")} == set(redis_client.scan_iter(f"*{namespace}*"))
+
+
+@pytest.mark.redis
+def test_letters_never_expire(redis_letters, redis_client, namespace):
+    """A letter that vanished by itself is work lost without a trace."""
+    redis_letters.bury(letter())
+
+    assert [redis_client.ttl(key) for key in redis_client.scan_iter(f"*{namespace}*")] == [-1, -1]
+
+
+@pytest.mark.redis
+def test_a_damaged_letter_does_not_hide_the_others(redis_letters, redis_client, namespace):
+    """One unreadable letter would make the whole list an error page."""
+    redis_letters.bury(letter("l-1"))
+    redis_letters.bury(letter("l-2"))
+    redis_client.hset(Keys(namespace).letter("l-1"), "letter", '{"v": 2}')
+
+    page = redis_letters.list()
+
+    assert ([each.id for each in page.letters], page.unreadable) == (["l-2"], ("l-1",))
+
+
+@pytest.mark.redis
+def test_a_damaged_letter_is_unreadable_by_its_id(redis_letters, redis_client, namespace):
+    """Damage must not pass for absence."""
+    redis_letters.bury(letter())
+    redis_client.hset(Keys(namespace).letter("l-1"), "letter", "{")
+
+    with pytest.raises(LetterUnreadable):
+        redis_letters.get("l-1")
+
+
+@pytest.mark.redis
+def test_a_walk_goes_past_one_round_trip(redis_letters):
+    """Letters beyond the first few hundred names would never be listed, or equal times would end the walk early."""
+    for number in range(450):
+        redis_letters.bury(letter(f"l-{number}", task="shop.ship" if number == 3 else "shop.charge"))
+
+    assert len(set(walk(redis_letters, limit=150))) == 450
+    assert walk(redis_letters, task="shop.ship") == ["l-3"]
+
+
+@pytest.mark.redis
+def test_a_reopened_letter_moves_to_the_front(redis_letters):
+    """Its place in the list would still be that of the first death."""
+    redis_letters.bury(letter())
+    redis_letters.bury(letter("l-2", last_failed_seconds=NOON + 300))
+    redis_letters.bury(second_burial())
+
+    assert walk(redis_letters) == ["l-1", "l-2"]
