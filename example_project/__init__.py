@@ -1,0 +1,1 @@
+"""A shop that pays once: what `celery_safeguards` looks like in use."""

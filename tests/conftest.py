@@ -1,0 +1,116 @@
+"""
+Fixtures that start real things: each is stopped and removed again, also when a test fails or the run is interrupted.
+"""
+
+import contextlib
+import signal
+import sys
+import uuid
+
+import pytest
+import redis
+from celery import Celery
+
+from example_project.gateway import Gateway, GatewayClient
+from tests.support import apps, servers, workers
+from tests.support.announcements import Announcements
+from tests.support.sockets import free_port
+
+
+def pytest_configure(config):
+    # A plain SIGTERM would end the run without tearing down any fixture and leave servers and workers behind.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number, _frame):
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+@pytest.fixture(scope="session")
+def redis_url():
+    """URL, with database number, of a server for the whole session: given by the environment, or embedded."""
+    given = servers.given_url()
+    if given:
+        yield given
+        return
+    with servers.redis_server() as server:
+        yield server.url
+
+
+@pytest.fixture
+def redis_client(redis_url):
+    """A client of the session's server that answers with text."""
+    with redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=5) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(request):
+    """
+    A name that no other test has: for `safeguards_namespace`, the Celery queue and kombu's key prefix.
+
+    On the session's server, whatever was stored under it is deleted when the test ends.
+    """
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield name
+    if "redis_url" in request.fixturenames:
+        with redis.Redis.from_url(request.getfixturevalue("redis_url"), socket_timeout=5) as client:
+            servers.forget(client, name)
+
+
+@pytest.fixture
+def fresh_redis(tmp_path):
+    """A server for this test alone that loses no write: stop it, kill it, freeze it, start it again."""
+    with servers.redis_server(appendonly=True, tmp_path=tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(tmp_path):
+    """A client of a payment gateway that runs in this process, apart from the workers."""
+    with Gateway(tmp_path / "ledger.jsonl", port=free_port()) as server:
+        yield GatewayClient(server.url)
+
+
+@pytest.fixture
+def announcements():
+    """What the processes under test say, and the gates where they wait."""
+    with Announcements() as announcements:
+        yield announcements
+
+
+@pytest.fixture
+def worker_env(redis_url, namespace):
+    """The environment of a test app on the session's server, to be copied and changed."""
+    return {apps.BROKER_URL: redis_url, apps.STORE_URL: redis_url, apps.NAMESPACE: namespace}
+
+
+@pytest.fixture
+def producer(redis_url, namespace):
+    """
+    A Celery app on the session's server that sends to the queue of this test, and keeps no results.
+
+    With a result back end every `AsyncResult` unsubscribes when it is collected, which fails after the server has gone.
+    """
+    with Celery("producer", broker=redis_url, set_as_current=False) as app:
+        app.conf.update(apps.queue_settings(namespace))
+        yield app
+
+
+@pytest.fixture
+def start_worker(announcements, namespace, tmp_path):
+    """
+    Start workers as `start_worker(app_module, env, ...)`; see `tests.support.workers.start_worker`.
+
+    When the test ends they are killed, before the namespace is cleared, and what they wrote is shown if it has failed.
+    """
+    with contextlib.ExitStack() as started:
+
+        def start(app_module, env, **options):
+            worker = workers.start_worker(app_module, env, announcements=announcements, directory=tmp_path, **options)
+            started.callback(lambda: sys.stdout.write(f"--- log of {worker.name}\n{worker.log()}\n"))
+            started.callback(worker.kill_all)
+            return worker
+
+        yield start
