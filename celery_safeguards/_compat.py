@@ -1,0 +1,49 @@
+"""
+The places where Celery and kombu are touched beneath their documented surface, each with what it rests on.
+
+Read in celery 5.5.3, 5.6.3, 5.7.0 and kombu 5.5 to 5.7; a test for each notices when a new version changes it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery.app.task import Context
+from celery.worker.state import task_ready
+
+
+def custom_headers(message_headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """
+    Return the headers of a message that are not Celery's own.
+
+    `Context` collects them itself unless `headers` is given; a worker gives it, so that what travels only between its
+    main process and its children is not taken for a header (celery `app/task.py`, `Context._get_custom_headers`).
+    """
+    return Context()._get_custom_headers(dict(message_headers or {})) or {}  # noqa: SLF001
+
+
+def raised_in_child(exc_info: ExceptionInfo) -> BaseException:
+    """Return the exception a child reported; billiard wraps it with its traceback (billiard 4, `einfo.py`)."""
+    exception = exc_info.exception
+    inner = getattr(exception, "exc", None)
+    wrapped = type(exception).__name__ == "ExceptionWithTraceback" and isinstance(inner, BaseException)
+    found = inner if wrapped else exception
+    if not isinstance(found, BaseException):
+        raise TypeError(f"a child reported {found!r}, which is no exception")
+    return found
+
+
+def drop_locally(request: Any) -> None:
+    """
+    Free a delivery's slot in this worker and send nothing: the message comes back by the visibility timeout.
+
+    On virtual transports a tag in `qos._dirty` no longer counts against the prefetch limit and is not restored by a
+    warm shutdown (kombu 5.7, `transport/virtual/base.py`). On AMQP the message stays unacknowledged until the channel
+    closes.
+    """
+    task_ready(request)
+    message = request.message
+    dirty = getattr(getattr(message.channel, "qos", None), "_dirty", None)
+    if dirty is not None:
+        dirty.add(message.delivery_tag)
+    request.acknowledged = True

@@ -1,0 +1,245 @@
+"""
+One delivery's dialogue with the store: ask, and write what was decided.
+
+The gate turns decisions into changes of the record and tells whether they were written. A False answer to `take`
+means that the record moved between the question and the write: ask again. Nothing here calls the outside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery_safeguards.admission.plan import Plan
+from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey
+from celery_safeguards.clock import Clock
+from celery_safeguards.ledger.decide import Arrival, Ask, Bury, Decision, Go, OnUnknown, Resume, StoreView, decide
+from celery_safeguards.ledger.record import Claim, Record, ResultForm, State
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """
+    A claim that this delivery holds.
+
+    `lease_ends` is a monotonic time of this process, counted from before the question was sent: it is over here no
+    later than on the store.
+    """
+
+    key: RecordKey
+    record: Record
+    lease_ends: float
+    epoch: str
+
+    @property
+    def claim(self) -> Claim:
+        """What every write is compared with."""
+        return Claim(self.record.owner, self.record.fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A decision and what it was taken on."""
+
+    decision: Decision
+    record: Record | None
+    view: StoreView
+    hold: Hold | None = None
+    """There when the decision is carried out already: the first start of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The body's result, in the form the record keeps it."""
+
+    form: ResultForm
+    text: str = ""
+
+
+class Gate:
+    """The dialogue of one delivery about one key."""
+
+    def __init__(self, store: AdmissionStore, plan: Plan, key: str, arrival: Arrival, clock: Clock) -> None:
+        self.key = plan.record_key(key)
+        self.arrival = arrival
+        self._store = store
+        self._plan = plan
+        self._clock = clock
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a claim holds without renewal."""
+        return self._store.lease_seconds
+
+    def ask(self) -> Question:
+        """Put the question, and claim the key at once where it has no record and nothing stands against it."""
+        arrival, asked_at = self.arrival, self._clock.monotonic_seconds()
+        unproven = not (arrival.seen or arrival.letter_effect_possible or arrival.verdict is not None)
+        first = self._start(None, new_series=True)
+        answer = self._store.admit(self.key, arrival.owner, first, unproven=unproven, epoch=arrival.epoch)
+        if answer.claimed and answer.record is not None:
+            return Question(Go("no record"), None, answer.view, self._held(answer.record, asked_at, answer.view))
+        decision = decide(answer.record, arrival, self._plan.ledger, answer.view)
+        resumed = None
+        if isinstance(decision, Resume) and answer.record is not None:
+            # The lease runs from the first question, whose answer was lost: nothing is known of when that was sent.
+            resumed = self.renew(self._held(answer.record, asked_at, answer.view))
+        return Question(decision, answer.record, answer.view, resumed)
+
+    def start(self, go: Go, record: Record | None) -> Hold | None:
+        """Claim the record for one more start of the body."""
+        return self._take(record, self._start(record, new_series=go.new_series or record is None))
+
+    def start_held(self, hold: Hold) -> Hold:
+        """
+        Start the body under a claim that was held to ask: same owner, same fence, a fresh lease.
+
+        Compared with the fence, not with the revision: the claim was renewed while the outside was asked.
+
+        Raises:
+            NotOurs: the claim was taken meanwhile; the answer counts no more.
+
+        """
+        asked_at = self._clock.monotonic_seconds()
+        fresh = self._start(hold.record, new_series=False)
+        lease = {"lease_until_us": self._store.lease_seconds}
+        began = {"series_began_us": 0.0} if not hold.record.attempt else {}
+        fields = {**fresh.fields, "effect_possible": False, "doubt_us": 0}
+        change = replace(fresh, fields=fields, after_seconds={**began, **lease})
+        record = self._store.settle(self.key, hold.claim, State.IN_PROGRESS, change, keep_claim=True)
+        return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
+
+    def hold_to_ask(self, ask: Ask, record: Record | None) -> Hold | None:
+        """Claim the record to ask `verify`; no start is counted."""
+        fields: dict[str, Any] = {"state": State.IN_PROGRESS, "asking": True, "effect_possible": True}
+        if ask.new_series or record is None:
+            fields |= {"attempt": 0, "lost_starts": 0, "asked": 0}
+        return self._take(record, self._change(record, {**fields, "doubt_us": ask.doubt_us}))
+
+    def hold_to_bury(self, bury: Bury, record: Record | None, burial: Mapping[str, Any]) -> Hold | None:
+        """Claim the record for a burial; `burial` holds its letter and failure."""
+        doubt_us = (record.doubt_us or record.lost_us or record.lease_until_us) if record else 0
+        fields = {
+            "state": State.DYING,
+            "asking": False,
+            "final": bury.final,
+            "effect_possible": bury.effect_possible,
+            "doubt_us": doubt_us,
+            **burial,
+        }
+        return self._take(record, self._change(record, fields, keep=True))
+
+    def accept(self, record: Record | None, ending: Ending) -> Hold | None:
+        """Record as done what a person said has happened."""
+        return self._take(record, self._change(record, {"asking": False, **_done(ending)}))
+
+    def settle_done(self, hold: Hold, ending: Ending) -> Record:
+        """Write success. Raises `NotOurs`, `StoreUnavailable`."""
+        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, {**_done(ending), **_settled(hold)}))
+
+    def settle_retry(
+        self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool
+    ) -> Record:
+        """Write that the body is to be started again, and when. Raises `NotOurs`, `StoreUnavailable`."""
+        fields = {"state": State.RETRY_DUE, "failure": dict(failure), **_settled(hold)}
+        fields["effect_possible"] = effect_possible or hold.record.effect_possible
+        after = {"not_before_us": delay_seconds, **({"doubt_us": 0.0} if effect_possible else {})}
+        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after))
+
+    def settle_unanswered(self, hold: Hold, delay_seconds: float) -> Record:
+        """Give back a claim that was held to ask, the doubt unchanged. Raises `NotOurs`, `StoreUnavailable`."""
+        fields = {"state": State.RETRY_DUE, "asking": False, "asked": hold.record.asked + 1}
+        after = {"not_before_us": delay_seconds}
+        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after))
+
+    def settle_dying(self, hold: Hold, final: State, burial: Mapping[str, Any], *, effect_possible: bool) -> Record:
+        """Write that the work is to be buried, with the letter that must exist first."""
+        fields = {"state": State.DYING, "final": final, "asking": False, **burial, **_settled(hold)}
+        fields["effect_possible"] = effect_possible or hold.record.effect_possible
+        after = {"doubt_us": 0.0} if effect_possible else {}
+        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after, keep=True), more=True)
+
+    def finish_burial(self, record: Record) -> Record:
+        """Write the final state, under the burial's own fence: helpers and the first burier share it."""
+        fields = {"state": State(record.final), "letter": ""}
+        claim = Claim(record.owner, record.fence)
+        change = Change(fields=fields, retention_seconds=None)
+        return self._store.settle(self.key, claim, State.DYING, change)
+
+    def renew(self, hold: Hold) -> Hold | None:
+        """Renew the lease now; None if the claim is gone."""
+        asked_at = self._clock.monotonic_seconds()
+        view, owners = self._store.renew([hold.record.owner])
+        record = owners[hold.record.owner].record
+        return self._held(record, asked_at, view) if record is not None else None
+
+    def read(self) -> Record | None:
+        """Return the record as it stands."""
+        return self._store.read(self.key)
+
+    def _take(self, record: Record | None, change: Change) -> Hold | None:
+        asked_at = self._clock.monotonic_seconds()
+        answer = self._store.take(self.key, record.rev if record else 0, self.arrival.owner, change)
+        if not answer.claimed or answer.record is None:
+            return None
+        return self._held(answer.record, asked_at, answer.view)
+
+    def _settle(self, hold: Hold, expected: State, change: Change, *, more: bool = False) -> Record:
+        in_lease = self._clock.monotonic_seconds() < hold.lease_ends
+        recreate = hold.record if in_lease else None
+        return self._store.settle(self.key, hold.claim, expected, change, recreate=recreate, keep_claim=more)
+
+    def _start(self, record: Record | None, *, new_series: bool) -> Change:
+        rerun = self._plan.ledger.on_unknown is OnUnknown.RERUN
+        doubted = record is not None and (record.effect_possible or record.state is State.IN_PROGRESS)
+        fields: dict[str, Any] = {
+            "state": State.IN_PROGRESS,
+            "asking": False,
+            "asked": 0,
+            "attempt": 1 if new_series or record is None else record.attempt + 1,
+            "lost_starts": 1 if new_series or record is None else record.lost_starts + 1,
+            # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.
+            "effect_possible": rerun and doubted and not new_series,
+        }
+        began = {"series_began_us": 0.0} if new_series else {}
+        return self._change(record, fields, began)
+
+    def _change(
+        self,
+        record: Record | None,
+        fields: Mapping[str, Any],
+        after_seconds: Mapping[str, float] | None = None,
+        *,
+        keep: bool = False,
+    ) -> Change:
+        series = record.series if record else ()
+        if self.arrival.task_id not in series:
+            series = (*series, self.arrival.task_id)
+        own = {
+            "scope": self.key.scope,
+            "key": self.key.key,
+            "task": self._plan.task_name,
+            "task_id": self.arrival.task_id,
+            "series": series,
+            "fingerprint": (record.fingerprint if record else "") or self.arrival.fingerprint,
+        }
+        retention = None if keep else self._plan.idempotent.retention_seconds
+        return Change(fields={**own, **fields}, after_seconds=after_seconds or {}, retention_seconds=retention)
+
+    def _held(self, record: Record, asked_at: float, view: StoreView) -> Hold:
+        return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch)
+
+
+def _done(ending: Ending) -> dict[str, Any]:
+    return {
+        "state": State.DONE,
+        "result_form": ending.form,
+        "result": ending.text,
+        "effect_possible": False,
+        "failure": {},
+    }
+
+
+def _settled(hold: Hold) -> dict[str, Any]:
+    """Every settled start gives its lost start back; a claim held to ask had none."""
+    lost = hold.record.lost_starts
+    return {"lost_starts": lost if hold.record.asking else max(0, lost - 1)}

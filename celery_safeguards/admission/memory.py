@@ -1,0 +1,191 @@
+"""
+Admission in memory: for tests and for one process without a server.
+
+It passes the conformance suite of the Redis store, so a test against it tells what Redis would do. Its clock is
+injected; `wipe` and `silence` do what a lost or unreachable server does.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner
+from celery_safeguards.clock import to_us
+from celery_safeguards.errors import NotOurs
+from celery_safeguards.ledger.decide import StoreView
+from celery_safeguards.ledger.record import Claim, Record, State
+
+
+class MemoryAdmissionStore:
+    """
+    Records in a dictionary.
+
+    Safe when: shared by threads of one process.
+
+    Args:
+        lease_seconds: how long a claim holds without renewal.
+        now_seconds: the store's clock.
+
+    """
+
+    def __init__(self, lease_seconds: float, now_seconds: Callable[[], float]) -> None:
+        self._lease_seconds = lease_seconds
+        self._now_seconds = now_seconds
+        self._lock = threading.RLock()
+        self.wipe()
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a claim holds without renewal."""
+        return self._lease_seconds
+
+    def wipe(self) -> None:
+        """Lose everything, as a server without persistence does."""
+        with self._lock:
+            self._records: dict[RecordKey, Record] = {}
+            self._expires_us: dict[RecordKey, int] = {}
+            self._owners: dict[str, RecordKey] = {}
+            self._epoch = ""
+            self._admit_from_us = self._takeover_from_us = self._pulse_us = 0
+
+    def view(self) -> StoreView:
+        """Return the store's time, epoch and pauses."""
+        with self._lock:
+            return self._look(heard=False)
+
+    def declare_new(self) -> None:
+        """Lift the pause that follows a new epoch."""
+        with self._lock:
+            self._pulse_us = self._look(heard=False).now_us
+            self._admit_from_us = self._takeover_from_us = 0
+
+    def read(self, key: RecordKey) -> Record | None:
+        """Return a record as it stands, or None."""
+        with self._lock:
+            if self._expires_us.get(key, 0) and self._now_us() >= self._expires_us[key]:
+                del self._records[key], self._expires_us[key]
+            return self._records.get(key)
+
+    def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
+        """Claim a key that has no record, else return its record."""
+        with self._lock:
+            view, record = self._look(), self.read(key)
+            barred = not unproven or epoch not in {None, view.epoch} or view.now_us < view.admit_from_us
+            if record is not None or barred:
+                return Answer(view, record, claimed=False)
+            return Answer(view, self._claim(key, owner, change), claimed=True)
+
+    def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
+        """Claim a record as it was seen at revision `rev`."""
+        with self._lock:
+            view, record = self._look(), self.read(key)
+            if (record.rev if record else 0) == rev:
+                return Answer(view, self._claim(key, owner, change), claimed=True)
+            target = (owner, change.fields["state"], change.fields["asking"])
+            mine = record is not None and target == (record.owner, record.state, record.asking)
+            return Answer(view, record, claimed=mine)
+
+    def settle(
+        self,
+        key: RecordKey,
+        claim: Claim,
+        expected: State,
+        change: Change,
+        *,
+        recreate: Record | None = None,
+        keep_claim: bool = False,
+    ) -> Record:
+        """Write under a claim, if the record is in state `expected` and still this owner's at this fence."""
+        with self._lock:
+            self._look()
+            record = self.read(key) or recreate
+            if not keep_claim:
+                self._owners.pop(claim.owner, None)
+            ours = record is not None and (record.owner, record.fence) == (claim.owner, claim.fence)
+            if record is None or not ours or record.state not in {expected, change.fields["state"]}:
+                held = f"held by {record.owner} at {record.fence}, {record.state}" if record else "gone"
+                raise NotOurs(f"{key} is {held}, not {claim.owner} at {claim.fence}, {expected}")
+            return self._write(key, record, change) if record.state is expected else record
+
+    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
+        """Renew the leases of all these owners' claims."""
+        with self._lock:
+            return self._look(), {owner: self._renew(owner) for owner in owners}
+
+    def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
+        """Write a live owner's record back after the store has lost it."""
+        with self._lock:
+            view, found = self._look(), self.read(key)
+            if (found is not None and found.owner != record.owner) or view.epoch == epoch:
+                return False
+            change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
+            self._write(key, record, change)
+            self._owners[record.owner] = key
+            return True
+
+    def mark_lost(self, owner: str) -> bool:
+        """Note that an owner is dead; its claim stays as evidence."""
+        with self._lock:
+            key = self._owners.get(owner)
+            record = self.read(key) if key else None
+            if key is None or record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
+                return False
+            lost_us = record.lost_us or self._now_us()
+            self._records[key] = replace(record, lost_us=lost_us, rev=record.rev + 1)
+            del self._owners[owner]
+            return True
+
+    def _now_us(self) -> int:
+        return to_us(self._now_seconds())
+
+    def _look(self, *, heard: bool = True) -> StoreView:
+        now_us, lease_us = self._now_us(), to_us(self._lease_seconds)
+        if not self._epoch:
+            self._epoch = uuid.uuid4().hex
+            self._pulse_us = now_us
+            self._admit_from_us = self._takeover_from_us = now_us + lease_us
+        elif heard:
+            if now_us - self._pulse_us > lease_us / 2:
+                self._takeover_from_us = now_us + lease_us
+            self._pulse_us = now_us
+        return StoreView(
+            now_us=now_us,
+            epoch=self._epoch,
+            admit_from_us=self._admit_from_us,
+            takeover_from_us=self._takeover_from_us,
+        )
+
+    def _claim(self, key: RecordKey, owner: str, change: Change) -> Record:
+        last = self.read(key) or Record(state=State.IN_PROGRESS)
+        now_us = self._now_us()
+        held = replace(
+            last,
+            owner=owner,
+            fence=max(last.fence + 1, now_us),
+            lease_until_us=now_us + to_us(self._lease_seconds),
+            lost_us=0,
+        )
+        self._owners[owner] = key
+        return self._write(key, held, change)
+
+    def _write(self, key: RecordKey, record: Record, change: Change) -> Record:
+        now_us = self._now_us()
+        times = {name: now_us + to_us(seconds) for name, seconds in change.after_seconds.items()}
+        values: dict[str, Any] = {**change.fields, **times, "rev": record.rev + 1}
+        self._records[key] = replace(record, **values)
+        keep = change.retention_seconds
+        self._expires_us[key] = 0 if keep is None else now_us + to_us(keep)
+        return self._records[key]
+
+    def _renew(self, owner: str) -> RenewedOwner:
+        key = self._owners.get(owner)
+        record = self.read(key) if key else None
+        if key is None or record is None:
+            return RenewedOwner(Renewal.ABSENT)
+        if record.owner != owner or record.state is not State.IN_PROGRESS or record.lost_us:
+            return RenewedOwner(Renewal.TAKEN)
+        until_us = self._now_us() + to_us(self._lease_seconds)
+        self._records[key] = replace(record, lease_until_us=until_us, rev=record.rev + 1)
+        return RenewedOwner(Renewal.RENEWED, self._records[key])

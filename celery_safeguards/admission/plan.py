@@ -1,0 +1,70 @@
+"""What a keyed task puts to the store: its key and fingerprint for given arguments, and the rules of its record."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.ledger.canonical import fingerprint
+from celery_safeguards.ledger.decide import LedgerPolicy
+from celery_safeguards.ledger.key import KeyTemplate, bind, body_signature, check_fingerprint
+from celery_safeguards.policy import Idempotent, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The keyed side of one task, worked out once when it is registered."""
+
+    task_name: str
+    idempotent: Idempotent
+    template: KeyTemplate
+    signature: inspect.Signature
+    ledger: LedgerPolicy
+
+    @classmethod
+    def of(cls, task_name: str, run: Callable[..., Any], policy: Policy) -> "Plan":
+        """
+        Check a task's key against its signature.
+
+        Raises:
+            ConfigurationError: the key, the fingerprint or a function of the policy names what is no parameter.
+
+        """
+        if policy.idempotent is None:
+            raise ConfigurationError(f"{task_name} is not idempotent")
+        signature = body_signature(run)
+        template = KeyTemplate(policy.idempotent.key)
+        template.check(signature, task_name)
+        if policy.idempotent.fingerprint is not None:
+            check_fingerprint(policy.idempotent.fingerprint, signature, task_name)
+        return cls(task_name, policy.idempotent, template, signature, policy.ledger())
+
+    def arguments(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """
+        Return the arguments by parameter name, defaults filled in.
+
+        Raises:
+            KeyRefused: they do not fit the task.
+
+        """
+        return bind(self.signature, args, kwargs)
+
+    def key(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+        """
+        Return the idempotency key of a call.
+
+        Raises:
+            KeyRefused: the arguments do not fit, or a field is missing, empty or not stable.
+
+        """
+        return self.template.render(self.arguments(args, kwargs))
+
+    def fingerprint(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+        """Return the digest that tells two payloads of one key apart."""
+        return fingerprint(self.signature, args, kwargs, fields=self.idempotent.fingerprint)
+
+    def record_key(self, key: str) -> RecordKey:
+        """Return the name of the record of an idempotency key."""
+        return RecordKey(self.idempotent.scope or self.task_name, key)

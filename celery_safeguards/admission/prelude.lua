@@ -1,0 +1,75 @@
+-- Functions that the admission scripts share. Times are the server's, in microseconds.
+--
+-- The meta hash:  epoch          random, made when the store is new or was wiped
+--                 admit_from     nobody is admitted before: one lease after the epoch began
+--                 pulse          the last time any worker was heard
+--                 takeover_from  no lapsed claim is taken before
+--
+-- Every worker is heard at least each third of a lease. A pulse older than half a lease means that the store was away
+-- from all of them: their leases may have lapsed although they live, so nobody takes over for one lease from now.
+
+local function now_us()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000000 + tonumber(t[2])
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function meta(key, now, lease_us, candidate, heard)
+  local m = redis.call('HMGET', key, 'epoch', 'admit_from', 'pulse', 'takeover_from')
+  if not m[1] then
+    local from = text(now + lease_us)
+    redis.call('HSET', key, 'epoch', candidate, 'admit_from', from, 'pulse', text(now), 'takeover_from', from)
+    return {candidate, from, from}
+  end
+  local takeover_from = m[4]
+  if heard then
+    local silent = now - tonumber(m[3])
+    if silent > lease_us / 2 then
+      takeover_from = text(now + lease_us)
+      redis.call('HSET', key, 'pulse', text(now), 'takeover_from', takeover_from)
+    elseif silent > lease_us / 6 then
+      redis.call('HSET', key, 'pulse', text(now))
+    end
+  end
+  return {m[1], m[2], takeover_from}
+end
+
+-- ARGV from i on: retention in ms (0: keep), number of fields, field, value ..., number of times, field, us from now ...
+local function write(record, now, i)
+  local retention, at = tonumber(ARGV[i]), i + 1
+  local pairs_of = {}
+  for n = 1, tonumber(ARGV[at]) * 2 do
+    pairs_of[#pairs_of + 1] = ARGV[at + n]
+  end
+  at = at + 1 + tonumber(ARGV[at]) * 2
+  for n = 0, tonumber(ARGV[at]) - 1 do
+    pairs_of[#pairs_of + 1] = ARGV[at + 1 + n * 2]
+    pairs_of[#pairs_of + 1] = text(now + tonumber(ARGV[at + 2 + n * 2]))
+  end
+  redis.call('HSET', record, unpack(pairs_of))
+  redis.call('HINCRBY', record, 'rev', 1)
+  if retention > 0 then
+    redis.call('PEXPIRE', record, retention)
+  else
+    redis.call('PERSIST', record)
+  end
+end
+
+-- A new claim: a fence above every earlier one, also above those of a store that was wiped.
+local function claim(record, owner_key, owner, now, lease_us)
+  local last = tonumber(redis.call('HGET', record, 'fence') or '0')
+  local fence = text(math.max(last + 1, now))
+  redis.call('HSET', record, 'owner', owner, 'fence', fence, 'lease_until_us', text(now + lease_us), 'lost_us', '0')
+  redis.call('SET', owner_key, record, 'PX', 86400000)
+end
+
+local function reply(status, now, m, record)
+  local out = {status, text(now), m[1], m[2], m[3]}
+  for _, part in ipairs(redis.call('HGETALL', record)) do
+    out[#out + 1] = part
+  end
+  return out
+end

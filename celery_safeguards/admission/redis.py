@@ -1,0 +1,133 @@
+"""Admission on Redis: each method is one script, one round trip; the scripts say why they are safe to run twice."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from celery_safeguards._redis import Client, Keys
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner
+from celery_safeguards.clock import to_us
+from celery_safeguards.errors import NotOurs
+from celery_safeguards.ledger.decide import StoreView
+from celery_safeguards.ledger.record import Claim, Record, State, encode
+
+_PACKAGE = __package__ or ""
+
+
+class RedisAdmissionStore:
+    """
+    Records in Redis.
+
+    Safe when: shared by threads; created before a fork and used after it; the server is restarted, failed over or
+    wiped in between. A server without persistence forgets, and its new epoch tells everyone.
+    """
+
+    def __init__(self, client: Client, keys: Keys, lease_seconds: float) -> None:
+        self._client = client
+        self._keys = keys
+        self._lease_seconds = lease_seconds
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a claim holds without renewal."""
+        return self._lease_seconds
+
+    def view(self) -> StoreView:
+        """Return the store's time, epoch and pauses."""
+        return _view(self._run("view.lua", [self._keys.meta], [""]))
+
+    def declare_new(self) -> None:
+        """Lift the pause that follows a new epoch."""
+        self._run("view.lua", [self._keys.meta], ["1"])
+
+    def read(self, key: RecordKey) -> Record | None:
+        """Return a record as it stands, or None."""
+        return _record(self._run("read.lua", [self._record_key(key)], []))
+
+    def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
+        """Claim a key that has no record, else return its record."""
+        args = [owner, encode(unproven), epoch or "", *_write(change)]
+        return self._answer("admit.lua", key, owner, args, claims={"claimed"})
+
+    def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
+        """Claim a record as it was seen at revision `rev`."""
+        target = [encode(change.fields["state"]), encode(change.fields["asking"])]
+        return self._answer("take.lua", key, owner, [owner, rev, *target, *_write(change)], claims={"taken"})
+
+    def settle(
+        self,
+        key: RecordKey,
+        claim: Claim,
+        expected: State,
+        change: Change,
+        *,
+        recreate: Record | None = None,
+        keep_claim: bool = False,
+    ) -> Record:
+        """Write under a claim, if the record is in state `expected` and still this owner's at this fence."""
+        args = [claim.owner, claim.fence, expected, change.fields["state"], encode(recreate is not None)]
+        args += [encode(keep_claim), *_write(change, onto=recreate)]
+        status, _, record = self._record_script("settle.lua", key, claim.owner, args)
+        if status in {"settled", "already"} and record is not None:
+            return record
+        held = f"held by {record.owner} at {record.fence}, {record.state}" if record else "gone"
+        raise NotOurs(f"{key} is {held}, not {claim.owner} at {claim.fence}, {expected}")
+
+    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
+        """Renew the leases of all these owners' claims."""
+        head, *rows = self._run("renew.lua", [self._keys.meta], [self._keys.owner(""), *owners])
+        return _view(head), {owner: _renewed(row) for owner, row in zip(owners, rows, strict=True)}
+
+    def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
+        """Write a live owner's record back after the store has lost it."""
+        change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
+        args = [record.owner, epoch, *_write(change, onto=record)]
+        status, _, _ = self._record_script("restore.lua", key, record.owner, args)
+        return status == "restored"
+
+    def mark_lost(self, owner: str) -> bool:
+        """Note that an owner is dead; its claim stays as evidence."""
+        script = "mark_lost.lua"
+        return bool(self._client.run(_PACKAGE, script, [self._keys.owner(owner)], [owner], prelude="prelude.lua"))
+
+    def _record_key(self, key: RecordKey) -> str:
+        return self._keys.record(key.scope, key.key)
+
+    def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
+        # Any caller may be the one that finds the store new: each brings a name for the new epoch.
+        args = [to_us(self._lease_seconds), uuid.uuid4().hex, *args]
+        return self._client.run(_PACKAGE, script, keys, args, prelude="prelude.lua")
+
+    def _record_script(
+        self, script: str, key: RecordKey, owner: str, args: list[Any]
+    ) -> tuple[str, StoreView, Record | None]:
+        keys = [self._keys.meta, self._record_key(key), self._keys.owner(owner)]
+        status, *rest = self._run(script, keys, args)
+        return status, _view(rest[:4]), _record(rest[4:])
+
+    def _answer(self, script: str, key: RecordKey, owner: str, args: list[Any], *, claims: set[str]) -> Answer:
+        status, view, record = self._record_script(script, key, owner, args)
+        return Answer(view, record, status in claims)
+
+
+def _write(change: Change, onto: Record | None = None) -> list[Any]:
+    """Return a change as the scripts' `write` reads it."""
+    fields = {**(onto.to_fields() if onto else {}), **{name: encode(value) for name, value in change.fields.items()}}
+    retention_ms = 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
+    pairs = [part for pair in fields.items() for part in pair]
+    times = [part for name, seconds in change.after_seconds.items() for part in (name, to_us(seconds))]
+    return [retention_ms, len(fields), *pairs, len(change.after_seconds), *times]
+
+
+def _view(parts: Sequence[str]) -> StoreView:
+    now, epoch, admit_from, takeover_from = parts
+    return StoreView(now_us=int(now), epoch=epoch, admit_from_us=int(admit_from), takeover_from_us=int(takeover_from))
+
+
+def _record(flat: Sequence[str]) -> Record | None:
+    return Record.from_fields(dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
+
+
+def _renewed(row: Sequence[str]) -> RenewedOwner:
+    status, *flat = row
+    return RenewedOwner(Renewal(status), _record(flat))

@@ -1,0 +1,160 @@
+"""
+The port of admission: what a store of records must be able to do, and what it promises under races.
+
+A store keeps one record for each key and decides nothing: `ledger.decide` does. It offers a claim where there is no
+record (the usual case, one round trip), a compare-and-set by revision for everything else that admission decides, and
+writes under owner and fence for whoever holds a claim. All times are the store's own.
+
+A first delivery costs `admit` and `settle`. A duplicate of done, busy or dead work costs `admit`. Only a take-over, a
+due retry and a replay cost `take` besides; they follow a wait of seconds by nature, and in exchange the table of
+answers stands once, in Python, for every store.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from celery_safeguards.ledger.decide import StoreView
+from celery_safeguards.ledger.record import Claim, Record, State
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKey:
+    """The name of a record: `scope` separates what uses keys of the same text."""
+
+    scope: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scope}#{self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    Fields of a record to write.
+
+    Attributes:
+        fields: by name of `Record`'s fields.
+        after_seconds: fields that hold a time, as seconds from the store's now.
+        retention_seconds: how long the record lives from now; None: until it is deleted, as long as its letter.
+
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    after_seconds: Mapping[str, float] = field(default_factory=dict)
+    retention_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `admit` and `take` found."""
+
+    view: StoreView
+    record: Record | None
+    claimed: bool
+
+
+class Renewal(StrEnum):
+    """How an owner stands."""
+
+    RENEWED = "renewed"
+    ABSENT = "absent"
+    """It has claimed nothing, or settled already, or the store has lost the record."""
+    TAKEN = "taken"
+    """Another owner holds the key, or the claim was marked lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedOwner:
+    """One owner's renewal; `record` is there when it was renewed."""
+
+    renewal: Renewal
+    record: Record | None = None
+
+
+class AdmissionStore(Protocol):
+    """
+    A store of records.
+
+    Every method raises `StoreUnavailable` when the store did not answer: then it may or may not have been done, and
+    doing it again is safe.
+    """
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a claim holds without renewal; the same for all workers of a namespace."""
+        ...
+
+    def view(self) -> StoreView:
+        """Return the store's time, epoch and pauses."""
+        ...
+
+    def declare_new(self) -> None:
+        """Lift the pause that follows a new epoch. Safe when: nobody can be running a body of this namespace."""
+        ...
+
+    def read(self, key: RecordKey) -> Record | None:
+        """Return a record as it stands, or None."""
+        ...
+
+    def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
+        """
+        Claim a key that has no record, else return its record.
+
+        Claims only if the message proves no earlier start (`unproven`), its `epoch` is None or the store's, and the
+        pause after a new epoch is over. Of any number of callers one claims; the same owner asking again is told its
+        own record.
+        """
+        ...
+
+    def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
+        """
+        Claim a record as it was seen at revision `rev` (0: no record); `claimed` is False when it has moved since.
+
+        Gives a new fence and lease, and clears a mark of loss. Of any number of callers at one revision one claims.
+        """
+        ...
+
+    def settle(
+        self,
+        key: RecordKey,
+        claim: Claim,
+        expected: State,
+        change: Change,
+        *,
+        recreate: Record | None = None,
+        keep_claim: bool = False,
+    ) -> Record:
+        """
+        Write under a claim, if the record is in state `expected` and still this owner's at this fence.
+
+        The clock is not asked: a lapsed claim that nobody took still settles. Writing the same again is no error.
+
+        Args:
+            key: of the record.
+            claim: the owner and fence to compare.
+            expected: the state it must be in.
+            change: what to write; must hold `state`.
+            recreate: the record to write the change onto where the store has lost it. Give it only within the lease
+                by the local clock: within one lease of a wipe nobody else is admitted.
+            keep_claim: more writes under this claim follow.
+
+        Raises:
+            NotOurs: another owner or fence, another state, or no record.
+
+        """
+        ...
+
+    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
+        """Renew the leases of all these owners' claims; with none, only show that a worker is alive."""
+        ...
+
+    def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
+        """Write a live owner's record back after the store has lost it, if the epoch is not `epoch` any more."""
+        ...
+
+    def mark_lost(self, owner: str) -> bool:
+        """Note that an owner is dead; its claim stays as evidence. Returns whether it held one."""
+        ...

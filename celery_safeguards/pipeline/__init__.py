@@ -1,0 +1,23 @@
+"""
+The way of one delivery through its safeguards, in one visible order:
+
+    admit → run the body → ensure → settle → publish what follows → acknowledge
+
+A keyed delivery asks the store before its body and writes the outcome after it. An unkeyed one runs at once. Whatever
+raises here tells Celery what the delivery may do: return or fail (acknowledge, the outcome is durable), `Retry` or
+`Deferred` (acknowledge, a copy is published), `DroppedLocally` (nothing is durable: the message comes back by itself).
+"""
+
+from typing import Any
+
+from celery_safeguards.pipeline.keyed import run_keyed
+from celery_safeguards.pipeline.unkeyed import run_unkeyed
+
+__all__ = ["execute"]
+
+
+def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one delivery of a guarded task."""
+    if task.plan is None:
+        return run_unkeyed(task, request, args, kwargs)
+    return run_keyed(task, request, args, kwargs)

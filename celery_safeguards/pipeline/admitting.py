@@ -1,0 +1,249 @@
+"""
+Admission of one delivery: ask, carry out the answer, and ask again whenever the record moved in between.
+
+Ends with a claim to run the body under, with a result to return, or by raising what Celery is to see. See
+`ledger.decide` for the table of answers.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from celery_safeguards.admission.gate import Hold, Question
+from celery_safeguards.clock import to_seconds
+from celery_safeguards.errors import (
+    AttachedToLetter,
+    ConflictingPayload,
+    DeadLettered,
+    NotOurs,
+    Quarantined,
+    Refused,
+    StoreUnavailable,
+)
+from celery_safeguards.ledger.decide import (
+    Accept,
+    Ask,
+    Bury,
+    Defer,
+    Fail,
+    FinishBurial,
+    Go,
+    Refusal,
+    Resume,
+    Return,
+    StoreView,
+    start,
+)
+from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.burial import burial_fields, write_letter
+from celery_safeguards.pipeline.deferring import EagerWait, delay_seconds, is_overdue
+from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.results import encode_result, stored_result
+from celery_safeguards.pipeline.verifying import ask_outside
+from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Verify
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The work is done already; `result` is what the caller gets."""
+
+    result: Any
+
+
+class Admission:
+    """The questions of one delivery."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._gate = delivery.gate
+        self.answered = False
+        """Whether the store has answered at least once."""
+        self._eager = EagerWait(delivery.wiring.settings, delivery.wiring.clock) if delivery.request.is_eager else None
+
+    def admit(self) -> Hold | Finished:
+        """
+        Return the claim to run the body under, or the result of work that is done.
+
+        Raises:
+            Deferred: put off. DroppedLocally: it could not be.
+            LetteredError: the message is refused, naming the letter.
+            StoreUnavailable: the store did not answer; nothing was started.
+
+        """
+        while True:
+            question = self._ask_patiently()
+            self.answered = True
+            answer = self._carry_out(question)
+            if answer is not None:
+                return answer
+
+    def _ask_patiently(self) -> Question:
+        """Wait for a store that is away: a child that waits takes no new work, which is the natural brake."""
+        wiring = self._delivery.wiring
+        ends, pause = wiring.clock.monotonic_seconds() + wiring.settings.store_wait_seconds, 0.1
+        while True:
+            try:
+                return self._gate.ask()
+            except StoreUnavailable:
+                if wiring.clock.monotonic_seconds() + pause >= ends:
+                    raise
+            wiring.clock.sleep(wiring.chance.uniform(pause / 2, pause))
+            pause = min(pause * 2, 2.0)
+
+    def _carry_out(self, question: Question) -> Hold | Finished | None:
+        """Return what ends the round, or None: ask again."""
+        record = question.record
+        match question.decision:
+            case Go() as go:
+                return question.hold or self._gate.start(go, record)
+            case Ask() as ask:
+                held = self._gate.hold_to_ask(ask, record)
+                return self._verified(held) if held else None
+            case Accept() as accept:
+                return self._accepted(accept, record)
+            case Return():
+                return self._finished(record)
+            case Defer() as defer:
+                self._defer(defer, question.view, record)
+            case Bury() as bury:
+                self._bury(bury, record)
+            case FinishBurial():
+                self._finish_burial(record)
+            case Fail() as fail:
+                self._fail(fail.refusal, record)
+            case Resume():
+                return question.hold
+        return None
+
+    def _defer(self, defer: Defer, view: StoreView, record: Record | None) -> None:
+        delivery, wait_seconds = self._delivery, None
+        if defer.until_us:
+            wait_seconds = max(0.0, to_seconds(defer.until_us - view.now_us))
+        if self._eager is not None:
+            self._eager.wait(delay_seconds(delivery.wiring, 0, wait_seconds), defer.reason)
+            return
+        if wait_seconds is None and is_overdue(delivery.wiring.settings, delivery.lineage, delivery.wiring.clock):
+            self._refuse_with_letter(
+                "overdue",
+                FailureKind.INFRASTRUCTURE,
+                f"{defer.reason}, longer than safeguards_deferral_deadline_seconds",
+            )
+        delivery.put_off(defer.reason, record, wait_seconds)
+
+    def _verified(self, hold: Hold) -> Hold | Finished | None:
+        """Act on what the outside says, under the claim that was taken to ask it."""
+        delivery = self._delivery
+        verify = delivery.plan.idempotent.verify
+        if not isinstance(verify, Verify):
+            raise TypeError("only a task with Verify asks")
+        verdict = ask_outside(verify, delivery.arguments(), delivery.key)
+        match verdict:
+            case Happened(result):
+                seen, ending = self._encoded(result)
+                record = delivery.settle_or_drop(hold, lambda: self._gate.settle_done(hold, ending))
+                self._close_letter(record, "verify says that it happened")
+                delivery.end(Outcome.DEDUPLICATED, "verify says that it happened")
+                return Finished(seen)
+            case DidNotHappen():
+                decision = start("verified", hold.record, delivery.plan.ledger)
+                if isinstance(decision, Go):
+                    return self._started_after_asking(hold)
+                return self._dying(hold, decision)
+            case CannotTell(reason):
+                self._unanswered(hold, verify, reason)
+                return None
+
+    def _started_after_asking(self, hold: Hold) -> Hold:
+        try:
+            return self._gate.start_held(hold)
+        except NotOurs as error:
+            self._delivery.drop(f"verify's answer came too late ({error})", error)
+
+    def _unanswered(self, hold: Hold, verify: Verify, reason: str) -> None:
+        delivery = self._delivery
+        if hold.record.asked + 1 >= verify.asks:
+            why = f"verify gave no clear answer {verify.asks} times, last: {reason}"
+            self._dying(hold, Bury(FailureKind.UNKNOWN_OUTCOME, State.QUARANTINED, why, effect_possible=True))
+        wait_seconds = delay_seconds(delivery.wiring, hold.record.asked + 1, None)
+        record = delivery.settle_or_drop(hold, lambda: self._gate.settle_unanswered(hold, wait_seconds))
+        why = f"verify cannot tell ({reason})"
+        self._defer(Defer(why, record.not_before_us), delivery.wiring.admission.view(), record)
+
+    def _bury(self, bury: Bury, record: Record | None) -> None:
+        letter = self._delivery.letter(record, kind=bury.kind, reason=bury.reason, effect_possible=bury.effect_possible)
+        hold = self._gate.hold_to_bury(bury, record, burial_fields(letter))
+        if hold is not None:
+            self._fail_interred(hold.record)
+
+    def _dying(self, hold: Hold, bury: Bury) -> NoReturn:
+        delivery = self._delivery
+        letter = delivery.letter(hold.record, kind=bury.kind, reason=bury.reason, effect_possible=bury.effect_possible)
+        fields, effect = burial_fields(letter), bury.effect_possible
+        write = lambda: self._gate.settle_dying(hold, bury.final, fields, effect_possible=effect)  # noqa: E731
+        self._fail_interred(delivery.settle_or_drop(hold, write))
+
+    def _fail_interred(self, dying: Record) -> NoReturn:
+        try:
+            record = self._delivery.inter(dying)
+        except NotOurs as error:
+            self._delivery.drop(f"somebody else finished the burial ({error})", error)
+        self._delivery.fail_buried(record, None)
+
+    def _finish_burial(self, record: Record | None) -> None:
+        if record is None:
+            return
+        try:
+            self._delivery.inter(record)
+        except NotOurs:
+            return  # the record has moved on: the next answer tells where to
+
+    def _accepted(self, accept: Accept, record: Record | None) -> Finished | None:
+        seen, ending = self._encoded(accept.result)
+        hold = self._gate.accept(record, ending)
+        if hold is None:
+            return None
+        self._close_letter(hold.record, "a person said that it happened")
+        self._delivery.end(Outcome.DEDUPLICATED, "a person said that it happened")
+        return Finished(seen)
+
+    def _finished(self, record: Record | None) -> Finished | None:
+        if record is None:
+            return None
+        self._close_letter(record, "done")
+        self._delivery.end(Outcome.DEDUPLICATED)
+        return Finished(stored_result(record))
+
+    def _close_letter(self, record: Record, note: str) -> None:
+        # Also on a duplicate: the process that succeeded may have died before it closed the letter.
+        if record.letter_id:
+            self._delivery.wiring.letters.close(record.letter_id, note)
+
+    def _fail(self, refusal: Refusal, record: Record | None) -> NoReturn:
+        delivery = self._delivery
+        if refusal is Refusal.CONFLICT or record is None:
+            self._refuse_with_letter("conflict", FailureKind.CONFLICT, "the key is in use with other arguments")
+        if refusal is Refusal.STORED:
+            quarantined = record.state is State.QUARANTINED
+            delivery.end(Outcome.REFUSED, "this id had its series")
+            raise delivery.lettered(Quarantined if quarantined else DeadLettered, record)
+        error = AttachedToLetter if refusal is Refusal.ATTACHED else Refused
+        delivery.wiring.letters.add_note(record.letter_id, f"a publication was {refusal}", None, delivery.request.id)
+        delivery.end(Outcome.REFUSED, f"the work is {record.state}")
+        raise delivery.lettered(error, record)
+
+    def _refuse_with_letter(self, why: str, kind: FailureKind, reason: str) -> NoReturn:
+        """Bury this message alone: its record belongs to another lineage."""
+        delivery = self._delivery
+        letter = delivery.letter(None, kind=kind, reason=reason, effect_possible=False)
+        letter = replace(letter, id=f"{why}-{delivery.request.id}")
+        write_letter(delivery.wiring, letter)
+        delivery.end(Outcome.DEAD_LETTERED, reason)
+        raise (ConflictingPayload if kind is FailureKind.CONFLICT else DeadLettered)(letter.id, kind.value, reason)
+
+    def _encoded(self, result: Any) -> tuple[Any, Any]:
+        delivery = self._delivery
+        return encode_result(
+            result,
+            store_result=delivery.plan.idempotent.store_result,
+            max_bytes=delivery.wiring.settings.max_result_bytes,
+        )

@@ -1,0 +1,158 @@
+"""
+One delivery of a keyed message: what it is, and the steps that admitting, settling and failing share.
+
+Every write under a claim goes through `settle`: it is tried again while the store is away, until the lease is over;
+then nobody knows the outcome, and nothing is acknowledged.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from celery_safeguards.admission.gate import Gate, Hold
+from celery_safeguards.admission.plan import Plan
+from celery_safeguards.deadletter.letter import ErrorText, Letter
+from celery_safeguards.errors import (
+    DeadLettered,
+    DroppedLocally,
+    KeyRefused,
+    LetteredError,
+    NotOurs,
+    Quarantined,
+    StoreUnavailable,
+)
+from celery_safeguards.headers import Lineage
+from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.burial import compose_letter, letter_of, new_letter_id, write_letter
+from celery_safeguards.pipeline.copies import lineage_headers
+from celery_safeguards.pipeline.deferring import put_off
+from celery_safeguards.policy import Policy
+from celery_safeguards.signals import end_delivery, lease_lost
+from celery_safeguards.wiring import Wiring
+
+_MAX_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A keyed message in the hands of this process."""
+
+    task: Any
+    request: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    policy: Policy
+    plan: Plan
+    wiring: Wiring
+    lineage: Lineage
+    key: str
+    gate: Gate
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the body's arguments by name; empty where they do not fit, which the body will say best."""
+        try:
+            return self.plan.arguments(self.args, self.kwargs)
+        except KeyRefused:
+            return {}
+
+    def headers(self, record: Record | None) -> dict[str, Any]:
+        """Return what a copy of this message says of its past."""
+        return lineage_headers(record, self.key, self.lineage)
+
+    def end(self, outcome: Outcome, reason: str | None = None) -> None:
+        """Tell how this delivery ended."""
+        end_delivery(self.task, self.request.id, outcome, self.key, reason)
+
+    def put_off(self, reason: str, record: Record | None, wait_seconds: float | None = None) -> NoReturn:
+        """Publish a copy for later and end this delivery; raises `Deferred` or `DroppedLocally`."""
+        put_off(
+            self.task,
+            self.request,
+            self.wiring,
+            self.lineage,
+            headers=self.headers(record),
+            reason=reason,
+            known_wait_seconds=wait_seconds,
+        )
+
+    def drop(self, reason: str, cause: BaseException | None = None) -> NoReturn:
+        """End this delivery without a right to acknowledge."""
+        self.end(Outcome.FENCED, reason)
+        raise DroppedLocally(reason) from cause
+
+    def settle(self, hold: Hold, write: Callable[[], Record]) -> Record:
+        """
+        Write an outcome, again and again while the store is away and the lease may still be renewed elsewhere.
+
+        Raises:
+            NotOurs: another owner holds the record.
+            DroppedLocally: the store stayed away.
+
+        """
+        clock = self.wiring.clock
+        ends = max(hold.lease_ends, clock.monotonic_seconds() + self.gate.lease_seconds)
+        pause = self.wiring.settings.settle_retry_seconds
+        while True:
+            try:
+                return write()
+            except StoreUnavailable as error:
+                if clock.monotonic_seconds() + pause >= ends:
+                    self.drop(f"its outcome could not be recorded ({error})", error)
+            clock.sleep(self.wiring.chance.uniform(pause / 2, pause))
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+
+    def settle_or_drop(self, hold: Hold, write: Callable[[], Record]) -> Record:
+        """Write an outcome; one that was fenced out has no right to acknowledge."""
+        try:
+            return self.settle(hold, write)
+        except NotOurs as error:
+            lease_lost.send(self.task, task_id=self.request.id, key=self.key, reason=str(error))
+            self.drop(f"another owner has the work ({error})", error)
+
+    def letter(
+        self,
+        record: Record | None,
+        *,
+        kind: FailureKind,
+        reason: str,
+        effect_possible: bool,
+        error: ErrorText | None = None,
+    ) -> Letter:
+        """Return the letter of this message; a record keeps one letter over all its series."""
+        return compose_letter(
+            self.wiring,
+            self.request,
+            letter_id=(record.letter_id if record else "") or new_letter_id(),
+            kind=kind,
+            reason=reason,
+            effect_possible=effect_possible,
+            error=error or ErrorText(type="", message=reason),
+            attempts=record.attempt if record else 0,
+            lost_starts=record.lost_starts if record else 0,
+            key=self.key,
+            scope=self.gate.key.scope,
+        )
+
+    def inter(self, record: Record) -> Record:
+        """
+        Finish a burial from what the dying record holds: the letter, then the final state.
+
+        Raises:
+            NotOurs: the record has moved on since, for instance into a replay.
+            StoreUnavailable: the letter is not durable.
+
+        """
+        write_letter(self.wiring, letter_of(record))
+        return self.gate.finish_burial(record)
+
+    def fail_buried(self, record: Record, cause: BaseException | None) -> NoReturn:
+        """Raise what Celery stores for work that is buried now."""
+        quarantined = record.state is State.QUARANTINED
+        self.end(Outcome.UNKNOWN if quarantined else Outcome.DEAD_LETTERED, record.failure.get("reason"))
+        raise self.lettered(Quarantined if quarantined else DeadLettered, record) from cause
+
+    def lettered(self, error: type[LetteredError], record: Record) -> LetteredError:
+        """Return an error that names the record's letter."""
+        failure = record.failure
+        return error(record.letter_id, str(failure.get("kind", "")), str(failure.get("error", "")))

@@ -1,0 +1,114 @@
+"""
+What follows a failed start, for keyed and unkeyed work alike: the error as the retry decision reads it.
+
+`self.retry()` only raises `RetryAsked`; Celery's own would publish from inside the body, before the outcome is
+recorded. Control flow (`Ignore`, `Reject`, `Retry`) is never classified as a failure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.exceptions import Reject, Retry
+
+from celery_safeguards.clock import Clock
+from celery_safeguards.deadletter.letter import ErrorText, describe_error
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.policy import Policy
+from celery_safeguards.retry.classify import Failure, classify
+from celery_safeguards.retry.decide import Again, Bury, decide
+from celery_safeguards.retry.policy import RetryPolicy
+from celery_safeguards.wiring import Wiring
+
+MAX_MESSAGE_CHARS = 4_000
+RETRY_ASKED = "sg_retry_asked"
+"""Where `self.retry(throw=False)` leaves its wish on the request, for when the body has returned."""
+
+
+class RetryAsked(Retry):  # type: ignore[misc]
+    """Raised by `self.retry()` inside a guarded body: the pipeline records the attempt, then publishes."""
+
+    def __init__(
+        self,
+        exc: BaseException | None = None,
+        when: float | datetime | None = None,
+        *,
+        args: Any = None,
+        kwargs: Any = None,
+        max_retries: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(exc=exc, when=when)
+        self.other_args = args
+        self.other_kwargs = kwargs
+        self.max_retries = max_retries
+        self.options = dict(options or {})
+
+    def delay_seconds(self, clock: Clock) -> float | None:
+        """Return the countdown that was asked for; None: by the policy."""
+        if isinstance(self.when, datetime):
+            due = self.when if self.when.tzinfo else self.when.replace(tzinfo=UTC)
+            return max(0.0, due.timestamp() - clock.wall_seconds())
+        return None if self.when is None else max(0.0, float(self.when))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A start of the body that has failed."""
+
+    number: int
+    elapsed_seconds: float
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What follows a failed start."""
+
+    decision: Again | Bury
+    failure: Failure
+    cause: BaseException
+
+
+def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
+    """Decide on a failed start; the same answer for automatic and asked retries, from one policy."""
+    error = attempt.error
+    if isinstance(error, Reject):
+        failure = Failure(kind=FailureKind.DATA, effect_possible=False, retryable=False)
+        return NextStep(Bury(failure.kind, "the body rejected its message"), failure, error)
+    asked = error if isinstance(error, RetryAsked) else None
+    cause = error if asked is None else (asked.exc if isinstance(asked.exc, BaseException) else asked)
+    failure = _asked_without_error() if cause is asked else classify(cause)
+    retry, delay = policy.retry, None
+    if asked is not None:
+        # Who asks for a retry has judged the error; the caps stay.
+        retry, delay = retry or RetryPolicy(), asked.delay_seconds(wiring.clock)
+        failure = replace(failure, retryable=True, recognised=True)
+        if asked.max_retries is not None:
+            retry = replace(retry, attempts=asked.max_retries + 1)
+    decision = decide(
+        retry,
+        failure,
+        attempt=attempt.number,
+        elapsed_seconds=attempt.elapsed_seconds,
+        random=wiring.chance,
+        asked_delay_seconds=delay,
+    )
+    return NextStep(decision, failure, cause)
+
+
+def raise_asked_retry(request: Any) -> None:
+    """Raise the retry that the body asked for by `self.retry(throw=False)`, if it did."""
+    asked = getattr(request, RETRY_ASKED, None)
+    if asked is not None:
+        raise asked
+
+
+def error_text(wiring: Wiring, error: BaseException) -> ErrorText:
+    """Return an error as text that every store can hold."""
+    return describe_error(error, MAX_MESSAGE_CHARS, wiring.settings.max_traceback_chars)
+
+
+def _asked_without_error() -> Failure:
+    return Failure(kind=FailureKind.TRANSIENT, effect_possible=False, retryable=True)

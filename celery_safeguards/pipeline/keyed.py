@@ -1,0 +1,266 @@
+"""
+One delivery of a task with an idempotency key: admit → run → ensure → settle, and the failing order.
+
+Settle, then publish, then acknowledge. A kill between any two steps leaves the record ahead of the broker, never
+behind it: the message comes again and is answered from the record.
+"""
+
+import logging
+import uuid
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_safeguards.admission.gate import Gate, Hold
+from celery_safeguards.clock import to_seconds
+from celery_safeguards.errors import DeadLettered, KeyRefused, LeaseLost, NotOurs, StoreUnavailable
+from celery_safeguards.headers import OWNER, Lineage
+from celery_safeguards.ledger.decide import Arrival, OnUnknown
+from celery_safeguards.ledger.record import State
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.admitting import Admission, Finished
+from celery_safeguards.pipeline.burial import burial_fields, compose_letter, write_letter
+from celery_safeguards.pipeline.copies import CopyRefused, publish_copy
+from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.ensuring import check_postcondition
+from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.results import encode_result
+from celery_safeguards.pipeline.safe import Safe, running
+from celery_safeguards.policy import OnStoreDown
+from celery_safeguards.retry.decide import Again, Bury
+from celery_safeguards.signals import end_delivery, lease_lost
+from celery_safeguards.wiring import Wiring
+
+logger = logging.getLogger(__name__)
+
+
+def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one delivery of a keyed task."""
+    delivery = _received(task, request, args, kwargs)
+    admission = Admission(delivery)
+    try:
+        admitted = admission.admit()
+    except StoreUnavailable as error:
+        return _without_store(delivery, error, answered=admission.answered)
+    if isinstance(admitted, Finished):
+        return admitted.result
+    return _Run(delivery, admitted).run()
+
+
+def _received(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Delivery:
+    wiring, plan = Wiring.of(task.app), task.plan
+    lineage = Lineage.from_headers(request.headers)
+    if lineage.key is None or lineage.fingerprint is None:
+        # A producer that is not ours: the key is made here, and travels with every copy from now on.
+        lineage = _with_key(task, request, wiring, lineage)
+    key = lineage.key or ""
+    arrival = Arrival(
+        task_id=request.id,
+        owner=getattr(request, OWNER, None) or uuid.uuid4().hex,
+        fingerprint=lineage.fingerprint or "",
+        seen=lineage.seen,
+        epoch=lineage.epoch,
+        letter_id=lineage.letter_id,
+        verdict=lineage.verdict,
+    )
+    return Delivery(
+        task=task,
+        request=request,
+        args=args,
+        kwargs=kwargs,
+        policy=task.policy,
+        plan=plan,
+        wiring=wiring,
+        lineage=lineage,
+        key=key,
+        gate=Gate(wiring.admission, plan, key, arrival, wiring.clock),
+    )
+
+
+def _with_key(task: Any, request: Any, wiring: Wiring, lineage: Lineage) -> Lineage:
+    plan, args, kwargs = task.plan, request.args, request.kwargs
+    try:
+        key = lineage.key or plan.key(args, kwargs)
+        return replace(lineage, key=key, fingerprint=lineage.fingerprint or plan.fingerprint(args, kwargs))
+    except KeyRefused as error:
+        letter = compose_letter(
+            wiring,
+            request,
+            letter_id=f"keyless-{request.id}",
+            kind=FailureKind.DATA,
+            reason=str(error),
+            effect_possible=False,
+            error=error_text(wiring, error),
+            attempts=0,
+        )
+        write_letter(wiring, letter)
+        end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, str(error))
+        raise DeadLettered(letter.id, FailureKind.DATA.value, str(error)) from error
+
+
+def _without_store(delivery: Delivery, error: StoreUnavailable, *, answered: bool) -> Any:
+    # Once the store has answered, the record says something, and running past it would not be unprotected but wrong.
+    if delivery.policy.on_store_down is OnStoreDown.RUN_UNPROTECTED and not answered:
+        logger.warning("%s[%s] runs unprotected: %s", delivery.task.name, delivery.request.id, error)
+        with running(Safe(delivery.task, delivery.request.id, delivery.request.retries + 1)):
+            return delivery.task.run(*delivery.args, **delivery.kwargs)
+    if delivery.request.is_eager:
+        raise error
+    return delivery.put_off(f"the store is down ({error})", None)
+
+
+class _Run:
+    """The body under a claim, and what its end means."""
+
+    def __init__(self, delivery: Delivery, hold: Hold) -> None:
+        self._delivery = delivery
+        self._hold = hold
+        clock = delivery.wiring.clock
+        # The lease began on the store when the claim was made; what has passed of the series by then is in the record.
+        self._body_began = clock.monotonic_seconds()
+        lease_us = hold.record.lease_until_us - hold.record.series_began_us
+        self._elapsed_before = max(0.0, to_seconds(lease_us) - delivery.gate.lease_seconds)
+
+    def run(self) -> Any:
+        delivery, hold = self._delivery, self._hold
+        safe = Safe(
+            delivery.task,
+            delivery.request.id,
+            hold.record.attempt,
+            clock=delivery.wiring.clock,
+            gate=delivery.gate,
+            hold=hold,
+        )
+        try:
+            with running(safe):
+                result = delivery.task.run(*delivery.args, **delivery.kwargs)
+                check_postcondition(delivery.policy.ensure, result, delivery.arguments())
+                raise_asked_retry(delivery.request)
+        except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
+            self._failed(error)
+        return self._succeeded(result)
+
+    def _succeeded(self, result: Any) -> Any:
+        delivery, hold = self._delivery, self._hold
+        seen, ending = encode_result(
+            result,
+            store_result=delivery.plan.idempotent.store_result,
+            max_bytes=delivery.wiring.settings.max_result_bytes,
+        )
+        try:
+            record = delivery.settle(hold, lambda: delivery.gate.settle_done(hold, ending))
+        except NotOurs as error:
+            self._note_late_success(ending.text)
+            lease_lost.send(delivery.task, task_id=delivery.request.id, key=delivery.key, reason=str(error))
+            delivery.drop(f"succeeded, but another owner has the work ({error})", error)
+        if record.letter_id:
+            self._quietly(
+                lambda: delivery.wiring.letters.close(record.letter_id, f"task {delivery.request.id} succeeded")
+            )
+        delivery.end(Outcome.SUCCEEDED)
+        return seen
+
+    def _note_late_success(self, result: str) -> None:
+        """Tell the person who must decide: this late success is the verdict they need."""
+
+        def note() -> None:
+            record = self._delivery.gate.read()
+            if record is not None and record.letter_id:
+                what = "a fenced owner reports success"
+                self._delivery.wiring.letters.add_note(record.letter_id, what, None, result[:1000])
+
+        self._quietly(note)
+
+    def _quietly(self, write: Any) -> None:
+        """The outcome is durable or refused already: a letter store that is away changes nothing of it."""
+        try:
+            write()
+        except StoreUnavailable as error:
+            logger.warning("%s: its letter could not be updated: %s", self._delivery.key, error)
+
+    def _failed(self, error: Exception) -> NoReturn:
+        delivery, hold = self._delivery, self._hold
+        if isinstance(error, LeaseLost):
+            delivery.drop(f"stopped at a checkpoint ({error})", error)
+        if isinstance(error, Retry) and not isinstance(error, RetryAsked):
+            error = RetryAsked(error.exc, error.when)
+        if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
+            self._given_back(error)
+        elapsed = self._elapsed_before + delivery.wiring.clock.monotonic_seconds() - self._body_began
+        step = next_step(delivery.wiring, delivery.policy, Attempt(hold.record.attempt, elapsed, error))
+        # The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about.
+        policy = delivery.plan.ledger.on_unknown
+        effect_possible = step.failure.effect_possible or policy is OnUnknown.VERIFY
+        if effect_possible and policy is OnUnknown.QUARANTINE:
+            self._bury(step, State.QUARANTINED, effect_possible=True)
+        if isinstance(step.decision, Bury):
+            self._bury(step, State.DEAD, effect_possible=effect_possible)
+        self._retry(step, step.decision, error, effect_possible=effect_possible)
+
+    def _given_back(self, error: Exception) -> NoReturn:
+        """The body itself ended the delivery: `Ignore` finishes the work without a result, `Reject` asks again."""
+        delivery, hold = self._delivery, self._hold
+        if isinstance(error, Ignore):
+            _, nothing = encode_result(None, store_result=True, max_bytes=1)
+            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
+            delivery.end(Outcome.SUCCEEDED, "ignored by the body")
+        else:
+            failure = {"kind": FailureKind.TRANSIENT.value, "error": repr(error), "reason": "rejected by the body"}
+            write = lambda: delivery.gate.settle_retry(hold, 0.0, failure, effect_possible=False)  # noqa: E731
+            delivery.settle_or_drop(hold, write)
+            delivery.end(Outcome.DEFERRED, "rejected by the body")
+        raise error
+
+    def _retry(self, step: NextStep, again: Again, error: Exception, *, effect_possible: bool) -> NoReturn:
+        delivery, hold, request = self._delivery, self._hold, self._delivery.request
+        delay = 0.0 if request.is_eager else again.delay_seconds
+        text = error_text(delivery.wiring, step.cause)
+        failure = {"kind": step.failure.kind.value, "error": f"{text.type}: {text.message}", "reason": "retried"}
+        write = lambda: delivery.gate.settle_retry(hold, delay, failure, effect_possible=effect_possible)  # noqa: E731
+        record = delivery.settle_or_drop(hold, write)
+        asked = error if isinstance(error, RetryAsked) else RetryAsked()
+        headers = delivery.headers(record)
+        if request.is_eager:
+            signature = delivery.task.signature_from_request(
+                request, asked.other_args, asked.other_kwargs, retries=request.retries + 1, headers=headers
+            )
+            raise Retry(exc=step.cause, when=delay, is_eager=True, sig=signature)
+        try:
+            publish_copy(
+                delivery.task,
+                request,
+                delay,
+                headers=headers,
+                retries=request.retries + 1,
+                args=asked.other_args,
+                kwargs=asked.other_kwargs,
+                options=asked.options,
+            )
+        except CopyRefused as refused:
+            # The record says when it is due: the original, which comes back, is put off until then.
+            delivery.drop(f"its retry could not be published ({refused})", refused)
+        delivery.end(Outcome.RETRIED, f"{step.failure.kind}, again in {delay:.1f} s")
+        raise Retry(exc=step.cause, when=delay) from step.cause
+
+    def _bury(self, step: NextStep, final: State, *, effect_possible: bool) -> NoReturn:
+        delivery, hold = self._delivery, self._hold
+        reason = step.decision.reason if isinstance(step.decision, Bury) else "only a person can tell what happened"
+        letter = delivery.letter(
+            hold.record,
+            kind=step.failure.kind,
+            reason=reason,
+            effect_possible=effect_possible or hold.record.effect_possible,
+            error=error_text(delivery.wiring, step.cause),
+        )
+        fields = burial_fields(letter)
+        write = lambda: delivery.gate.settle_dying(hold, final, fields, effect_possible=effect_possible)  # noqa: E731
+        dying = delivery.settle_or_drop(hold, write)
+        try:
+            record = delivery.inter(dying)
+        except NotOurs as error:
+            delivery.drop(f"somebody else finished the burial ({error})", error)
+        except StoreUnavailable as error:
+            # The record holds the letter, and whoever brings the message next finishes the burial.
+            delivery.put_off(f"its letter could not be written ({error})", dying)
+        delivery.fail_buried(record, step.cause)

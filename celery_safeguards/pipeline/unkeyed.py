@@ -1,0 +1,148 @@
+"""
+One delivery of a task without a key: the body at once, and nothing asked of any store.
+
+A failed attempt is retried by the task's policy or becomes a dead letter before it is acknowledged. A delivery that the
+broker marks as redelivered may follow a start that was lost: its starts are counted, so that a message that kills its
+process ends as poison.
+"""
+
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_safeguards import headers as h
+from celery_safeguards.errors import DeadLettered, DroppedLocally, LetteredError, StoreUnavailable
+from celery_safeguards.headers import Lineage
+from celery_safeguards.ledger.key import bind, body_signature
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.copies import CopyRefused, publish_copy
+from celery_safeguards.pipeline.deferring import put_off
+from celery_safeguards.pipeline.ensuring import check_postcondition
+from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.safe import Safe, running
+from celery_safeguards.policy import Declared
+from celery_safeguards.retry.decide import Again, Bury
+from celery_safeguards.signals import delivery_ended, end_delivery
+from celery_safeguards.wiring import Wiring
+
+
+def run_unkeyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one delivery of a task without a key."""
+    counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE
+    if counted:
+        _begin_counted_start(task, request)
+    try:
+        with running(Safe(task, request.id, request.retries + 1)):
+            result = task.run(*args, **kwargs)
+            if task.policy.ensure is not None:
+                check_postcondition(task.policy.ensure, result, bind(body_signature(task.run), args, kwargs))
+        raise_asked_retry(request)
+    except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
+        _failed(task, request, error, counted=counted)
+    if counted:
+        _end_counted_start(task, request)
+    if delivery_ended.receivers:
+        end_delivery(task, request.id, Outcome.SUCCEEDED)
+    return result
+
+
+def _is_redelivered(request: Any) -> bool:
+    return bool(request.delivery_info and request.delivery_info.get("redelivered"))
+
+
+def _begin_counted_start(task: Any, request: Any) -> None:
+    wiring, limit = Wiring.of(task.app), task.policy.max_lost_starts
+    try:
+        count = wiring.starts.begin(request.id, limit)
+    except StoreUnavailable as error:
+        put_off(
+            task,
+            request,
+            wiring,
+            Lineage.from_headers(request.headers),
+            headers={},
+            reason=f"a redelivered message must be counted, and the store is down ({error})",
+        )
+    if count is None:
+        kind, reason = FailureKind.WORKER_LOST, f"started {limit} times without an outcome"
+        _bury(task, request, kind, reason, None, effect_possible=True)
+
+
+def _end_counted_start(task: Any, request: Any) -> None:
+    try:
+        Wiring.of(task.app).starts.end(request.id)
+    except StoreUnavailable as error:
+        # The count only grows by starts without an outcome: one too many is the safe side of a week.
+        end_delivery(task, request.id, Outcome.SUCCEEDED, None, f"its start count stays ({error})")
+
+
+def _failed(task: Any, request: Any, error: Exception, *, counted: bool) -> NoReturn:
+    if isinstance(error, Retry) and not isinstance(error, RetryAsked):
+        error = RetryAsked(error.exc, error.when)
+    if isinstance(error, Ignore | LetteredError) or (isinstance(error, Reject) and error.requeue):
+        raise error
+    wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
+    now = wiring.clock.wall_seconds()
+    began = lineage.began if lineage.began is not None else now
+    step = next_step(wiring, task.policy, Attempt(request.retries + 1, max(0.0, now - began), error))
+    if counted:
+        _end_counted_start(task, request)
+    if isinstance(step.decision, Bury):
+        if request.is_eager:
+            raise step.cause
+        effect_possible = step.failure.effect_possible
+        _bury(task, request, step.failure.kind, step.decision.reason, step, effect_possible=effect_possible)
+    _retry(task, request, step, step.decision, error, began=began)
+
+
+def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Exception, *, began: float) -> NoReturn:
+    asked = error if isinstance(error, RetryAsked) else RetryAsked()
+    carried = {h.BEGAN: began}
+    if request.is_eager:
+        signature = task.signature_from_request(
+            request, asked.other_args, asked.other_kwargs, retries=request.retries + 1, headers=carried
+        )
+        raise Retry(exc=step.cause, when=0, is_eager=True, sig=signature)
+    try:
+        publish_copy(
+            task,
+            request,
+            again.delay_seconds,
+            headers=carried,
+            retries=request.retries + 1,
+            args=asked.other_args,
+            kwargs=asked.other_kwargs,
+            options=asked.options,
+        )
+    except CopyRefused as refused:
+        end_delivery(task, request.id, Outcome.FENCED, None, f"its retry could not be published ({refused})")
+        raise DroppedLocally(str(refused)) from refused
+    end_delivery(task, request.id, Outcome.RETRIED, None, f"{step.failure.kind}, again in {again.delay_seconds:.1f} s")
+    raise Retry(exc=step.cause, when=again.delay_seconds) from step.cause
+
+
+def _bury(
+    task: Any, request: Any, kind: FailureKind, reason: str, step: NextStep | None, *, effect_possible: bool
+) -> NoReturn:
+    wiring = Wiring.of(task.app)
+    cause = step.cause if step else DeadLettered(request.id, kind.value, reason)
+    text = error_text(wiring, cause)
+    letter = compose_letter(
+        wiring,
+        request,
+        # One message, one letter: the id comes with every copy, and a replay brings the id of the letter it came from.
+        letter_id=Lineage.from_headers(request.headers).letter_id or request.id,
+        kind=kind,
+        reason=reason,
+        effect_possible=effect_possible,
+        error=text,
+        attempts=request.retries + 1,
+    )
+    try:
+        write_letter(wiring, letter)
+    except StoreUnavailable as error:
+        end_delivery(task, request.id, Outcome.FENCED, None, f"its letter could not be written ({error})")
+        raise DroppedLocally(str(error)) from error
+    end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, reason)
+    raise DeadLettered(letter.id, kind.value, f"{text.type}: {text.message}") from cause

@@ -1,0 +1,213 @@
+"""
+`SafeTask`: the base class that puts a task's safeguards around its body.
+
+It works the same by decorator, `shared_task(base=)`, class-based tasks, `Celery(task_cls=)`, `.apply()`, eager mode and
+Celery's pytest worker. A direct call (`charge(42)`) is a plain call: the guards are off.
+
+Celery builds its tracer around `task` where `__call__` is overridden (celery 5.7, `app/trace.py`), so `__call__` is
+where a delivery enters. Nothing of one call is stored on the task object: it is shared by all threads of a process.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import reduce
+from operator import or_
+from types import MethodType
+from typing import Any, ClassVar, cast
+
+import celery
+
+from celery_safeguards import headers as h
+from celery_safeguards.admission.plan import Plan
+from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.pipeline import execute
+from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
+from celery_safeguards.pipeline.safe import Safe, current_safe
+from celery_safeguards.policy import Declared, Policy, Safeguards
+from celery_safeguards.wiring import Wiring
+
+_CELERYS_OWN = "celery."
+_LEASE_STEP = "celery_safeguards.worker.steps:LeaseStep"
+_CHECK_STEP = "celery_safeguards.worker.steps:CheckStep"
+
+
+class SafeTask(celery.Task):  # type: ignore[misc]
+    """
+    A Celery task with safeguards.
+
+    Late acknowledgement, classified retry and dead letters for every task; idempotency for those that declare a key.
+    Options of Celery that would undo them are refused when the task is registered, with the option named.
+    """
+
+    abstract = True
+    safeguards: ClassVar[Safeguards] = Safeguards()
+    Request = "celery_safeguards.worker.request:SafeRequest"
+
+    acks_late = True
+    acks_on_failure_or_timeout = True
+    # The worker's main process decides on a lost child: Celery's own ways requeue for ever, or spend a retry on it.
+    reject_on_worker_lost = False
+    retry_on_worker_lost = False
+
+    policy: Policy = Policy.of(Safeguards())
+    plan: Plan | None = None
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """
+        Work out the task's safeguards when it is registered.
+
+        Raises:
+            ConfigurationError: the key does not fit the body, or a Celery option would undo a safeguard.
+
+        """
+        super().on_bound(app)
+        if not cls.name or cls.name.startswith(_CELERYS_OWN):
+            return
+        cls.policy = Policy.of(merged_safeguards(cls))
+        if cls.policy.declared is Declared.AT_MOST_ONCE:
+            cls.acks_late = False
+        _refuse_what_undoes(cls)
+        if cls.policy.idempotent is not None:
+            cls.plan = Plan.of(cls.name, _run_of(cls), cls.policy)
+        # By name: the worker's side is loaded in workers only.
+        app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a delivery with its safeguards, or a direct call without."""
+        request = self.request_stack.top
+        if request is None or request.called_directly or request._protected or self.is_celerys_own:  # noqa: SLF001
+            return super().__call__(*args, **kwargs)
+        # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
+        request._protected = 1  # noqa: SLF001
+        return execute(self, request, args, kwargs)
+
+    @property
+    def is_celerys_own(self) -> bool:
+        """Whether this is one of Celery's built-in tasks, which `Celery(task_cls=SafeTask)` derives from it too."""
+        return str(self.name).startswith(_CELERYS_OWN)
+
+    @property
+    def safe(self) -> Safe:
+        """The running body's view of its safeguards; raises `SafeguardsError` outside one."""
+        return current_safe()
+
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *rest: Any, **options: Any
+    ) -> Any:
+        """
+        Publish, with the idempotency key and the fingerprint of these arguments in the headers.
+
+        Raises:
+            KeyRefused: the arguments do not fit the task, or the key would be missing, empty or not stable.
+
+        """
+        if self.plan is not None:
+            options["headers"] = {**(options.get("headers") or {}), **self._key_headers(self.plan, args, kwargs)}
+        return super().apply_async(args, kwargs, task_id, *rest, **options)
+
+    def publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
+        """Publish a copy of a message with the headers it has: its key was fixed at first publish."""
+        return super().apply_async(args, kwargs, **options)
+
+    def retry(  # noqa: PLR0917 - Celery's own signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """
+        Ask for another attempt, as Celery's `retry` does.
+
+        This only raises. The attempt is recorded first, then the copy is published, then the message is acknowledged;
+        the policy's caps hold, and without `countdown` or `eta` its backoff does.
+
+        Raises:
+            Retry: always, unless `throw=False`: then the retry follows when the body returns.
+
+        """
+        request = self.request
+        if request.called_directly or self.is_celerys_own:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        if args is not None or kwargs is not None:
+            args, kwargs = self._retry_arguments(request, args, kwargs)
+        current = sys.exc_info()[1]
+        asked = RetryAsked(
+            exc or current,
+            eta if eta is not None else countdown,
+            args=args,
+            kwargs=kwargs,
+            max_retries=max_retries,
+            options=options,
+        )
+        if throw:
+            raise asked
+        setattr(request, RETRY_ASKED, asked)
+        return asked
+
+    def _key_headers(self, plan: Plan, args: Any, kwargs: Any) -> Mapping[str, Any]:
+        epoch = None if self.app.conf.task_always_eager else Wiring.of(self.app).epoch.get()
+        key = {h.VERSION: h.FORMAT, h.KEY: plan.key(args, kwargs), h.FINGERPRINT: plan.fingerprint(args, kwargs)}
+        return key if epoch is None else {**key, h.EPOCH: epoch}
+
+    def _retry_arguments(self, request: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return both kinds of arguments where only one was given: what the new ones name is not passed twice."""
+        if args is not None and kwargs is not None:
+            return args, kwargs
+        signature = inspect.signature(self.run)
+        if args is not None:
+            taken = set(signature.bind_partial(*args).arguments)
+            return args, {name: value for name, value in (request.kwargs or {}).items() if name not in taken}
+        bound = signature.bind_partial(*(request.args or ()))
+        named = {name: value for name, value in kwargs.items() if name in bound.arguments}
+        bound.arguments.update(named)
+        return bound.args, {name: value for name, value in kwargs.items() if name not in named}
+
+
+def merged_safeguards(task: type) -> Safeguards:
+    """Return a task's safeguards: what each class along its inheritance and the decorator set, the latest winning."""
+    given = [vars(each)["safeguards"] for each in reversed(task.__mro__) if "safeguards" in vars(each)]
+    for value in given:
+        if not isinstance(value, Safeguards):
+            raise ConfigurationError(f"{task.__name__}: safeguards={value!r}: give Safeguards(...)")
+    return cast("Safeguards", reduce(or_, given))
+
+
+def _run_of(task: type) -> Callable[..., Any]:
+    """Return the body so that its signature is what callers see, whatever its first parameter is called."""
+    run = inspect.getattr_static(task, "run")
+    return run.__func__ if isinstance(run, staticmethod) else MethodType(run, task)
+
+
+_REFUSED = {
+    "autoretry_for": "Celery would publish the retry before the outcome is recorded. Errors are classified by default; "
+    "give safeguards=Safeguards(retry=RetryPolicy(...))",
+    "retry_backoff": "give RetryPolicy(base_seconds=..., factor=..., cap_seconds=...)",
+    "retry_kwargs": "give RetryPolicy(...)",
+    "max_retries": "give RetryPolicy(attempts=...): attempts = max_retries + 1",
+    "default_retry_delay": "give RetryPolicy(base_seconds=...)",
+    "reject_on_worker_lost": "it requeues for ever; Safeguards(max_lost_starts=...) bounds it",
+    "retry_on_worker_lost": "it acknowledges a message whose outcome is not known; lost starts are counted already",
+}
+
+
+def _refuse_what_undoes(task: Any) -> None:
+    ours = task.__mro__[: task.__mro__.index(SafeTask)]
+    for option, fix in _REFUSED.items():
+        given = next((vars(each)[option] for each in ours if option in vars(each)), None)
+        if given:
+            raise ConfigurationError(f"{task.name}: {option}={given!r} does not go with SafeTask: {fix}")
+    late = task.policy.declared is not Declared.AT_MOST_ONCE
+    for option in ("acks_late", "acks_on_failure", "acks_on_timeout"):
+        if late and getattr(task, option, None) is False:
+            raise ConfigurationError(
+                f"{task.name}: {option}=False does not go with SafeTask: "
+                "declare Safeguards(at_most_once=True) for work that may be lost but not repeated"
+            )

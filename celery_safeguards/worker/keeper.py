@@ -1,0 +1,182 @@
+"""
+The keeper: renews the claims of all bodies that this worker runs, from its main process.
+
+A thread in the pool's child would starve under a body that holds the interpreter's lock. Here one script each third of
+a lease renews every owner at once. It also tells the store that a worker is alive, with or without claims, so that an
+outage of the store is told apart from an outage of the owners.
+
+    confirmed at t0 (when the renewal was *sent*)     lease over at t0 + lease, by this process's monotonic clock
+    │── renew ── renew ── renew ──│ store away: tried again each second │ kill the child, before others may take over
+
+A claim is not renewed for ever: beyond the task's own budget its body counts as hung, and its lease runs out.
+
+No lock of ours is held across a fork: the thread works on its own connection, and children never use it.
+"""
+
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_safeguards.admission.store import RecordKey, Renewal
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.ledger.record import Record
+from celery_safeguards.signals import lease_lost
+from celery_safeguards.wiring import Wiring
+
+logger = logging.getLogger(__name__)
+_AGAIN_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Kept:
+    """An owner whose body runs in this worker's pool."""
+
+    owner: str
+    task_id: str
+    pid: int | None
+    began: float
+    budget_seconds: float
+    confirmed: float
+    """When the last renewal that was confirmed had been sent, monotonic."""
+    copy: tuple[str, Record] | None = field(default=None)
+    """The epoch and the record as last seen: what is written back if the store loses it."""
+
+
+class Keeper:
+    """
+    Renews claims in a thread of the worker's main process.
+
+    Args:
+        wiring: the app's.
+        kill: ends a pool child by pid; None where the pool has no processes: a checkpoint must tell the body then.
+
+    """
+
+    def __init__(self, wiring: Wiring, kill: Callable[[int], None] | None) -> None:
+        self._wiring = wiring
+        self._kill = kill
+        self._kept: dict[str, Kept] = {}
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.is_store_away = False
+        """Whether the last renewal failed: then nobody else of this process waits for the store either."""
+
+    def start(self) -> None:
+        """Start renewing; does nothing if it runs already, as after a reconnect."""
+        if self._thread is None or not self._thread.is_alive():
+            self._stopped = False
+            self._thread = threading.Thread(target=self._run, name="celery-safeguards-keeper", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing; bodies that still run must have ended before."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._wiring.settings.store_timeout_seconds * 2)
+
+    def keep(self, owner: str, task_id: str, pid: int | None, budget_seconds: float) -> None:
+        """Renew this owner from now on; it may not have claimed anything yet."""
+        now = self._wiring.clock.monotonic_seconds()
+        self._kept[owner] = Kept(owner, task_id, pid, now, budget_seconds, now)
+
+    def forget(self, owner: str) -> None:
+        """Renew this owner no more: its body has ended."""
+        self._kept.pop(owner, None)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The owners that are renewed."""
+        return tuple(self._kept)
+
+    def tick(self) -> bool:
+        """Renew once; returns whether the store answered."""
+        wiring = self._wiring
+        sent = wiring.clock.monotonic_seconds()
+        kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
+        try:
+            view, renewed = wiring.admission.renew(list(kept))
+            for owner, answer in renewed.items():
+                self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
+        except StoreUnavailable as error:
+            if not self.is_store_away:
+                logger.warning("claims could not be renewed: %s", error)
+            self.is_store_away = True
+        else:
+            self.is_store_away = False
+            self._drain_spool()
+        self._end_what_is_over(tuple(kept.values()))
+        return not self.is_store_away
+
+    def _answered(self, kept: Kept, renewal: Renewal, record: Record | None, epoch: str, sent: float) -> None:
+        if renewal is Renewal.RENEWED and record is not None:
+            kept.confirmed, kept.copy = sent, (epoch, record)
+        elif renewal is Renewal.TAKEN:
+            lease_lost.send(None, task_id=kept.task_id, key=kept.copy and kept.copy[1].key, reason="taken over")
+            kept.copy = None
+        elif kept.copy is not None and kept.copy[0] != epoch:
+            # The store was wiped under a running body: its owner is alive, so its claim is written back.
+            key = RecordKey(kept.copy[1].scope, kept.copy[1].key)
+            if self._wiring.admission.restore(key, kept.copy[1], kept.copy[0]):
+                logger.warning("%s: the store had lost its claim; written back", key)
+                kept.confirmed, kept.copy = sent, (epoch, kept.copy[1])
+
+    def _end_what_is_over(self, kept: tuple[Kept, ...]) -> None:
+        """End children whose claim may be taken: what they send from now on could be sent twice."""
+        wiring = self._wiring
+        margin = wiring.settings.store_timeout_seconds
+        for each in kept:
+            over = wiring.clock.monotonic_seconds() > each.confirmed + wiring.settings.lease_seconds - margin
+            if each.copy is None or not over or each.owner not in self._kept:
+                continue
+            lease_lost.send(None, task_id=each.task_id, key=each.copy[1].key, reason="could not be renewed in time")
+            self.forget(each.owner)
+            if self._kill is not None and each.pid is not None:
+                logger.error("%s: its claim could not be renewed in time: ending child %s", each.task_id, each.pid)
+                self._kill(each.pid)
+
+    def _drain_spool(self) -> None:
+        """Move letters that were written while their store was down: at worker start, and once it is back."""
+        spool = self._wiring.spool
+        if spool is None:
+            return
+        drained = spool.drain(self._wiring.letters)
+        if drained.moved or drained.bad:
+            logger.warning("spool: %s letters moved to their store, %s unreadable", drained.moved, drained.bad)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                answered = self.tick()
+            except Exception:
+                # The thread must outlive what it cannot foresee: without it every claim of this worker lapses.
+                logger.exception("renewal failed")
+                answered = False
+            self._wake.wait(self._wiring.settings.renew_every_seconds if answered else _AGAIN_SECONDS)
+
+
+def kill_child(pid: int) -> None:
+    """End a pool child at once; it may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.info("child %s is gone already", pid)
+
+
+_KEEPERS: "weakref.WeakKeyDictionary[Any, Keeper]" = weakref.WeakKeyDictionary()
+
+
+def keeper_of(app: Any) -> Keeper | None:
+    """Return the keeper of this process's worker, or None: no worker runs here."""
+    return _KEEPERS.get(app)
+
+
+def appoint(app: Any, keeper: Keeper) -> None:
+    """Make a keeper the one of this process's worker."""
+    _KEEPERS[app] = keeper

@@ -1,0 +1,173 @@
+"""
+The main process's side of one delivery.
+
+It mints the owner token and hands it to the pool's child together with the raw message, so that letters are written
+from the wire bytes. It sees what the child cannot tell: that it died, or was over its hard limit.
+
+    child reports      → Celery's own handling, except a local drop: neither acknowledged nor sent back
+    child killed, or   → keyed: mark the claim lost, which is evidence, and put the message back: admission answers by
+    hard time limit      `on_unknown`. Unkeyed: count the start; below the limit put it back, at the limit bury it
+
+Celery acknowledges a late-acknowledged message whose child died, or requeues it for ever (celery 5.7,
+`worker/request.py`); both are replaced here. A hard limit fires `on_failure` and `on_timeout` in 5.7 and only
+`on_timeout` before: whichever comes first decides, the other finds the request acknowledged.
+"""
+
+import logging
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.worker.request import Request
+from celery.worker.state import task_ready
+
+from celery_safeguards import headers as h
+from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
+from celery_safeguards.deadletter.letter import ErrorText
+from celery_safeguards.errors import DroppedLocally, StoreUnavailable
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.policy import Declared
+from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.keeper import keeper_of
+
+logger = logging.getLogger(__name__)
+_DEFAULT_BUDGET_SECONDS = 3_600.0
+_AFTER_HARD_LIMIT_SECONDS = 30.0
+
+
+class SafeRequest(Request):  # type: ignore[misc]
+    """A request whose message is never acknowledged before its outcome is durable."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        self.sg_owner = uuid.uuid4().hex
+        self._request_dict["headers"] = custom_headers(message.headers)
+        self._request_dict[h.OWNER] = self.sg_owner
+        # The body is the very object that is sent to the child anyway: pickle sends it once.
+        self._request_dict[h.WIRE] = {
+            "body": message.body,
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+            "headers": message.headers or {},
+            "properties": message.properties or {},
+            "delivery_info": self._delivery_info,
+        }
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Renew the claim that the child is about to make."""
+        keeper = keeper_of(self.app)
+        if keeper is not None and self.task.plan is not None:
+            keeper.keep(self.sg_owner, self.id, pid, self._budget_seconds())
+        super().on_accepted(pid, time_accepted)
+
+    def acknowledge(self) -> None:
+        """Acknowledge; the claim needs no renewal any more."""
+        self._forget()
+        super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        """Put back or give up; the claim needs no renewal any more."""
+        self._forget()
+        super().reject(requeue=requeue)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """Act on what a child raised, or on its death."""
+        error = raised_in_child(exc_info)
+        if isinstance(error, DroppedLocally):
+            self._forget()
+            return drop_locally(self)
+        if self._died(error) and self.task.policy.declared is not Declared.AT_MOST_ONCE:
+            return self._lost(error, exc_info)
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Act on a time limit; the soft one is an exception in the child."""
+        if soft or self.task.policy.declared is Declared.AT_MOST_ONCE:
+            super().on_timeout(soft, timeout)
+        elif not self.acknowledged:
+            self._lost(TimeLimitExceeded(timeout), None)
+
+    def _died(self, error: BaseException) -> bool:
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            # The body ended its process; unless Celery itself did so to cancel or revoke it.
+            return not bool(self._already_cancelled or self._already_revoked)
+        return isinstance(error, WorkerLostError | TimeLimitExceeded)
+
+    def _lost(self, error: BaseException, exc_info: Any) -> None:
+        self._forget()
+        if self.acknowledged:
+            return
+        logger.error("%s[%s] was lost: %s", self.name, self.id, error)
+        task_ready(self)
+        if self.task.plan is not None:
+            self._mark_lost()
+            self.reject(requeue=True)
+        elif self._may_start_again(error):
+            self.reject(requeue=True)
+        else:
+            self._bury_and_fail(error, exc_info)
+
+    def _mark_lost(self) -> None:
+        """Note the death at once, so that nobody waits for the lease; without the store, the lease tells."""
+        keeper = keeper_of(self.app)
+        if keeper is not None and keeper.is_store_away:
+            return
+        try:
+            Wiring.of(self.app).admission.mark_lost(self.sg_owner)
+        except StoreUnavailable as error:
+            logger.warning("%s[%s]: its claim could not be marked lost: %s", self.name, self.id, error)
+
+    def _may_start_again(self, error: BaseException) -> bool:
+        """Count a lost start of unkeyed work, unless the child has counted it; False at the limit."""
+        policy = self.task.policy
+        if isinstance(error, TimeLimitExceeded) and policy.declared is Declared.NOTHING and policy.retry is None:
+            return False
+        starts = Wiring.of(self.app).starts
+        try:
+            if self.delivery_info.get("redelivered"):
+                return bool(starts.read(self.id) < policy.max_lost_starts)
+            count = starts.begin(self.id, policy.max_lost_starts)
+        except StoreUnavailable as away:
+            logger.warning("%s[%s]: a lost start could not be counted: %s", self.name, self.id, away)
+            return True
+        return count is not None and count < policy.max_lost_starts
+
+    def _bury_and_fail(self, error: BaseException, exc_info: Any) -> None:
+        wiring, policy = Wiring.of(self.app), self.task.policy
+        timed_out = isinstance(error, TimeLimitExceeded)
+        kind = FailureKind.WORKER_TIMEOUT if timed_out else FailureKind.WORKER_LOST
+        letter = compose_letter(
+            wiring,
+            SimpleNamespace(**self._request_dict),
+            letter_id=self._request_dict["headers"].get(h.LETTER) or self.id,
+            kind=kind,
+            reason=f"{error}; started {policy.max_lost_starts} times at most without an outcome",
+            effect_possible=True,
+            error=ErrorText(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error)),
+            attempts=int(self._request_dict.get("retries") or 0) + 1,
+            lost_starts=policy.max_lost_starts,
+        )
+        try:
+            write_letter(wiring, letter)
+        except StoreUnavailable as away:
+            logger.error("%s[%s]: its letter could not be written: %s", self.name, self.id, away)  # noqa: TRY400
+            drop_locally(self)
+            return
+        if exc_info is not None:
+            super().on_failure(exc_info)
+        else:
+            super().on_timeout(False, float(error.args[0]))
+
+    def _forget(self) -> None:
+        keeper = keeper_of(self.app)
+        if keeper is not None:
+            keeper.forget(self.sg_owner)
+
+    def _budget_seconds(self) -> float:
+        """How long one start may hold its claim: beyond it the body counts as hung."""
+        if self.task.policy.max_lease_seconds is not None:
+            return float(self.task.policy.max_lease_seconds)
+        hard_seconds = (self.time_limits or (None, None))[0] or self.task.time_limit
+        return float(hard_seconds) + _AFTER_HARD_LIMIT_SECONDS if hard_seconds else _DEFAULT_BUDGET_SECONDS

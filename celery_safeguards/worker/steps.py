@@ -1,0 +1,72 @@
+"""
+What a worker does for its guarded tasks from start to end: check them, renew their claims, drain the spool.
+
+Both steps are consumer bootsteps, so they run in every pool, after the tasks are loaded. A reconnect starts them anew.
+"""
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+
+from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.policy import Declared
+from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
+
+logger = logging.getLogger(__name__)
+_PROCESS_POOLS = ("prefork",)
+
+
+class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Say at start which tasks may run twice; with `safeguards_strict`, refuse to start."""
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        undeclared = undeclared_tasks(parent.app)
+        for name in undeclared:
+            logger.warning("SG101 may run twice: %s declares neither idempotent, repeatable nor at_most_once", name)
+        if undeclared and Wiring.of(parent.app).settings.strict:
+            raise ConfigurationError(
+                f"SG101 may run twice: {', '.join(undeclared)}. Late acknowledgement redelivers; declare "
+                "Safeguards(idempotent=...), repeatable=True or at_most_once=True, or unset safeguards_strict"
+            )
+
+
+def undeclared_tasks(app: Any) -> list[str]:
+    """Return the names of guarded tasks that do not say what running them twice means."""
+    return sorted(
+        name
+        for name, task in app.tasks.items()
+        if hasattr(task, "policy") and not task.is_celerys_own and task.policy.declared is Declared.NOTHING
+    )
+
+
+class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Run the keeper while there is anything to keep: through reconnects and through a warm shutdown."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        """Start the keeper before the first message can be claimed."""
+        keeper = keeper_of(parent.app)
+        if keeper is None:
+            has_children = parent.pool is not None and _is_process_pool(parent.pool)
+            keeper = Keeper(Wiring.of(parent.app), kill_child if has_children else None)
+            appoint(parent.app, keeper)
+        keeper.start()
+
+    def stop(self, parent: Any) -> None:
+        """Go on renewing: a reconnect restarts this step, and in a warm shutdown bodies run until the pool is empty."""
+
+    def shutdown(self, parent: Any) -> None:
+        """Stop the keeper: the pool has drained."""
+        keeper = keeper_of(parent.app)
+        if keeper is not None:
+            keeper.stop()
+
+
+def _is_process_pool(pool: Any) -> bool:
+    return type(pool).__module__.rpartition(".")[2] in _PROCESS_POOLS
