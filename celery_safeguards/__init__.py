@@ -17,24 +17,24 @@ from celery_safeguards.task import SafeTask
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CannotTell",
-    "DidNotHappen",
-    "FailureKind",
-    # what a verify function answers
-    "Happened",
-    "Idempotent",
-    "OnDead",
-    "OnStoreDown",
-    "OnUnknown",
-    # the closed lists
-    "Outcome",
-    "RetryPolicy",
-    "Safe",
+__all__ = [  # noqa: RUF022 - by what they are for
     # what a task is
     "SafeTask",
+    "Safe",
+    "current_safe",
     # what a task asks for
     "Safeguards",
+    "Idempotent",
+    "RetryPolicy",
     "Verify",
-    "current_safe",
+    "OnUnknown",
+    "OnDead",
+    "OnStoreDown",
+    # what a verify function answers
+    "Happened",
+    "DidNotHappen",
+    "CannotTell",
+    # the closed lists
+    "Outcome",
+    "FailureKind",
 ]

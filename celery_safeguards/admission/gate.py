@@ -12,7 +12,18 @@ from typing import Any
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey
 from celery_safeguards.clock import Clock
-from celery_safeguards.ledger.decide import Arrival, Ask, Bury, Decision, Go, OnUnknown, Resume, StoreView, decide
+from celery_safeguards.ledger.decide import (
+    Arrival,
+    Ask,
+    Bury,
+    Decision,
+    Go,
+    OnUnknown,
+    Resume,
+    StoreView,
+    decide,
+    doubt_of,
+)
 from celery_safeguards.ledger.record import Claim, Record, ResultForm, State
 
 
@@ -117,13 +128,12 @@ class Gate:
 
     def hold_to_bury(self, bury: Bury, record: Record | None, burial: Mapping[str, Any]) -> Hold | None:
         """Claim the record for a burial; `burial` holds its letter and failure."""
-        doubt_us = (record.doubt_us or record.lost_us or record.lease_until_us) if record else 0
         fields = {
             "state": State.DYING,
             "asking": False,
             "final": bury.final,
             "effect_possible": bury.effect_possible,
-            "doubt_us": doubt_us,
+            "doubt_us": doubt_of(record) if record else 0,
             **burial,
         }
         return self._take(record, self._change(record, fields, keep=True))
@@ -154,7 +164,7 @@ class Gate:
     def settle_dying(self, hold: Hold, final: State, burial: Mapping[str, Any], *, effect_possible: bool) -> Record:
         """Write that the work is to be buried, with the letter that must exist first."""
         fields = {"state": State.DYING, "final": final, "asking": False, **burial, **_settled(hold)}
-        fields["effect_possible"] = effect_possible or hold.record.effect_possible
+        fields["effect_possible"] = effect_possible
         after = {"doubt_us": 0.0} if effect_possible else {}
         return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after, keep=True), more=True)
 

@@ -191,21 +191,24 @@ def decide(  # noqa: PLR0911 - the table, a row a return
             return _buried(record, arrival, policy, store)
 
 
-def start(reason: str, record: Record | None, policy: LedgerPolicy, *, new_series: bool = False) -> Go | Bury:
+def start(
+    reason: str, record: Record | None, policy: LedgerPolicy, *, new_series: bool = False, verified: bool = False
+) -> Go | Bury:
     """
     Return whether one more start is allowed: poison and the attempts cap end here, whoever brings the message.
 
-    Used for a retry that is due, for an unknown outcome by `rerun`, and after `verify` said that nothing happened.
+    Used for a retry that is due, for an unknown outcome by `rerun`, and after `verify` said that nothing happened
+    (`verified`: then the burial leaves no doubt either).
     """
     if record is None or new_series:
         return Go(reason, new_series)
     if record.lost_starts >= policy.max_lost_starts:
         lost = f"started {record.lost_starts} times without an outcome"
-        return Bury(FailureKind.WORKER_LOST, State.DEAD, lost, effect_possible=True)
+        return Bury(FailureKind.WORKER_LOST, State.DEAD, lost, effect_possible=not verified)
     if policy.attempts is not None and record.attempt >= policy.attempts:
         used = f"attempt {record.attempt} of {policy.attempts}"
-        in_doubt = record.state is State.IN_PROGRESS or record.effect_possible
-        known = FailureKind(record.failure.get("kind", FailureKind.UNKNOWN_OUTCOME))
+        in_doubt = not verified and (record.state is State.IN_PROGRESS or record.effect_possible)
+        known = FailureKind(record.failure.get("kind", FailureKind.WORKER_LOST))
         kind = FailureKind.UNKNOWN_OUTCOME if in_doubt else known
         return Bury(kind, State.DEAD, used, effect_possible=in_doubt)
     return Go(reason)
@@ -233,10 +236,16 @@ def _in_progress(record: Record, arrival: Arrival, policy: LedgerPolicy, store: 
         return Defer("in progress elsewhere")
     if not record.lost_us and store.now_us < store.takeover_from_us:
         return Defer("its lease lapsed while the store was away", store.takeover_from_us)
-    # A claim that was taken only to ask had no start of its own: the older doubt counts.
-    doubt_us = record.doubt_us if record.asking else record.lost_us or record.lease_until_us
     reason = "its owner was lost" if record.lost_us else "its lease lapsed"
-    return _unknown(reason, doubt_us, record, policy, store)
+    return _unknown(reason, doubt_of(record), record, policy, store)
+
+
+def doubt_of(record: Record) -> int:
+    """Return since when nobody knows how the record's last attempt ended, in the store's microseconds."""
+    if record.state is State.IN_PROGRESS and not record.asking:
+        return record.lost_us or record.lease_until_us
+    # A claim that was taken only to ask had no start of its own: the older doubt counts.
+    return record.doubt_us
 
 
 def _buried(record: Record, arrival: Arrival, policy: LedgerPolicy, store: StoreView) -> Decision:

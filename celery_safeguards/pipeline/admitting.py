@@ -145,7 +145,7 @@ class Admission:
                 delivery.end(Outcome.DEDUPLICATED, "verify says that it happened")
                 return Finished(seen)
             case DidNotHappen():
-                decision = start("verified", hold.record, delivery.plan.ledger)
+                decision = start("verified", hold.record, delivery.plan.ledger, verified=True)
                 if isinstance(decision, Go):
                     return self._started_after_asking(hold)
                 return self._dying(hold, decision)

@@ -191,7 +191,8 @@ class _Run:
         step = next_step(delivery.wiring, delivery.policy, Attempt(hold.record.attempt, elapsed, error))
         # The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about.
         policy = delivery.plan.ledger.on_unknown
-        effect_possible = step.failure.effect_possible or policy is OnUnknown.VERIFY
+        in_doubt = step.failure.effect_possible or hold.record.effect_possible
+        effect_possible = in_doubt or policy is OnUnknown.VERIFY
         if effect_possible and policy is OnUnknown.QUARANTINE:
             self._bury(step, State.QUARANTINED, effect_possible=True)
         if isinstance(step.decision, Bury):
@@ -250,7 +251,7 @@ class _Run:
             hold.record,
             kind=step.failure.kind,
             reason=reason,
-            effect_possible=effect_possible or hold.record.effect_possible,
+            effect_possible=effect_possible,
             error=error_text(delivery.wiring, step.cause),
         )
         fields = burial_fields(letter)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_safeguards import headers as h
-from celery_safeguards.errors import DeadLettered, DroppedLocally, LetteredError, StoreUnavailable
+from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.key import bind, body_signature
 from celery_safeguards.outcome import FailureKind, Outcome
@@ -48,7 +48,9 @@ def run_unkeyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _is_redelivered(request: Any) -> bool:
-    return bool(request.delivery_info and request.delivery_info.get("redelivered"))
+    # Kombu marks both (5.7, `transport/redis.py`); the header stays with the copies of such a message.
+    marks = (request.delivery_info or {}, request.headers or {})
+    return any(each.get("redelivered") for each in marks)
 
 
 def _begin_counted_start(task: Any, request: Any) -> None:
@@ -80,7 +82,7 @@ def _end_counted_start(task: Any, request: Any) -> None:
 def _failed(task: Any, request: Any, error: Exception, *, counted: bool) -> NoReturn:
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
         error = RetryAsked(error.exc, error.when)
-    if isinstance(error, Ignore | LetteredError) or (isinstance(error, Reject) and error.requeue):
+    if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
         raise error
     wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
     now = wiring.clock.wall_seconds()

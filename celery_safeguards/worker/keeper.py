@@ -71,6 +71,7 @@ class Keeper:
         """Start renewing; does nothing if it runs already, as after a reconnect."""
         if self._thread is None or not self._thread.is_alive():
             self._stopped = False
+            self._wake.clear()
             self._thread = threading.Thread(target=self._run, name="celery-safeguards-keeper", daemon=True)
             self._thread.start()
 
@@ -111,7 +112,7 @@ class Keeper:
         else:
             self.is_store_away = False
             self._drain_spool()
-        self._end_what_is_over(tuple(kept.values()))
+        self._end_what_is_over()
         return not self.is_store_away
 
     def _answered(self, kept: Kept, renewal: Renewal, record: Record | None, epoch: str, sent: float) -> None:
@@ -127,18 +128,25 @@ class Keeper:
                 logger.warning("%s: the store had lost its claim; written back", key)
                 kept.confirmed, kept.copy = sent, (epoch, kept.copy[1])
 
-    def _end_what_is_over(self, kept: tuple[Kept, ...]) -> None:
-        """End children whose claim may be taken: what they send from now on could be sent twice."""
+    def _end_what_is_over(self) -> None:
+        """
+        End children whose claim may be taken soon: what they send from then on could be sent twice.
+
+        So it goes with a store that was away too long, and with a body over its budget, which is renewed no more.
+        """
         wiring = self._wiring
         margin = wiring.settings.store_timeout_seconds
-        for each in kept:
+        for each in tuple(self._kept.values()):
             over = wiring.clock.monotonic_seconds() > each.confirmed + wiring.settings.lease_seconds - margin
             if each.copy is None or not over or each.owner not in self._kept:
                 continue
-            lease_lost.send(None, task_id=each.task_id, key=each.copy[1].key, reason="could not be renewed in time")
+            is_hung = wiring.clock.monotonic_seconds() - each.began >= each.budget_seconds
+            over_budget = f"over its budget of {each.budget_seconds:.0f} s (time_limit or max_lease_seconds)"
+            reason = over_budget if is_hung else "its claim could not be renewed in time"
+            lease_lost.send(None, task_id=each.task_id, key=each.copy[1].key, reason=reason)
             self.forget(each.owner)
             if self._kill is not None and each.pid is not None:
-                logger.error("%s: its claim could not be renewed in time: ending child %s", each.task_id, each.pid)
+                logger.error("%s: %s: ending child %s", each.task_id, reason, each.pid)
                 self._kill(each.pid)
 
     def _drain_spool(self) -> None:

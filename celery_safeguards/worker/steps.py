@@ -11,7 +11,7 @@ from celery import bootsteps
 
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.policy import Declared
-from celery_safeguards.wiring import Wiring
+from celery_safeguards.wiring import MEMORY_URL, Wiring
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,13 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Start the keeper before the first message can be claimed."""
         keeper = keeper_of(parent.app)
         if keeper is None:
-            has_children = parent.pool is not None and _is_process_pool(parent.pool)
-            keeper = Keeper(Wiring.of(parent.app), kill_child if has_children else None)
+            wiring, has_children = Wiring.of(parent.app), _is_process_pool(parent.pool)
+            if has_children and wiring.settings.store_url == MEMORY_URL:
+                raise ConfigurationError(
+                    f"safeguards_store_url={MEMORY_URL!r} lives in one process, and this worker's pool has several: "
+                    "give a Redis URL, or run --pool=threads or --pool=solo"
+                )
+            keeper = Keeper(wiring, kill_child if has_children else None)
             appoint(parent.app, keeper)
         keeper.start()
 
