@@ -14,7 +14,6 @@ All keys of a namespace share a hash tag, so that one script can touch several o
 key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from importlib import resources
@@ -33,6 +32,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from celery_safeguards._names import bounded_name
 from celery_safeguards.errors import StoreUnavailable
 
 _AWAY = (
@@ -47,7 +47,7 @@ _AWAY = (
     OSError,
 )
 _AWAY_REPLIES = ("OOM", "MISCONF", "NOREPLICAS", "LOADING", "READONLY", "MASTERDOWN", "BUSY")
-_MAX_READABLE = 200
+_MAX_READABLE_BYTES = 200
 
 
 class Keys:
@@ -60,7 +60,7 @@ class Keys:
 
     def record(self, scope: str, key: str) -> str:
         """Return a record's key: readable, and of bounded length whatever the idempotency key holds."""
-        return f"{self.tag}:record:v1:{_bounded(f'{scope}|{key}')}"
+        return f"{self.tag}:record:v1:{bounded_name(f'{scope}#{key}', _MAX_READABLE_BYTES)}"
 
     def owner(self, owner: str) -> str:
         """Return the key of an owner's claim."""
@@ -68,7 +68,7 @@ class Keys:
 
     def starts(self, task_id: str) -> str:
         """Return the key that counts an unkeyed message's lost starts."""
-        return f"{self.tag}:starts:v1:{_bounded(task_id)}"
+        return f"{self.tag}:starts:v1:{bounded_name(task_id, _MAX_READABLE_BYTES)}"
 
     def letter(self, letter_id: str) -> str:
         """Return a letter's key."""
@@ -155,11 +155,3 @@ class Client:
 def _source(package: str, *names: str | None) -> str:
     folder = resources.files(package)
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names if name)
-
-
-def _bounded(name: str) -> str:
-    """Keep a name readable up to a limit; beyond it, its head and a digest of the whole."""
-    if len(name.encode()) <= _MAX_READABLE:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:40]
-    return f"{name[:80]}~{digest}"

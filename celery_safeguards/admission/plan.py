@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from celery_safeguards._names import bounded_name
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.canonical import fingerprint
 from celery_safeguards.ledger.decide import LedgerPolicy
 from celery_safeguards.ledger.key import KeyTemplate, bind, body_signature, check_fingerprint
 from celery_safeguards.policy import Idempotent, Policy
+
+_MAX_KEY_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,13 @@ class Plan:
 
     def key(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
         """
-        Return the idempotency key of a call.
+        Return the idempotency key of a call; a very long one as its head and a digest, since it travels as a header.
 
         Raises:
             KeyRefused: the arguments do not fit, or a field is missing, empty or not stable.
 
         """
-        return self.template.render(self.arguments(args, kwargs))
+        return bounded_name(self.template.render(self.arguments(args, kwargs)), _MAX_KEY_BYTES)
 
     def fingerprint(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
         """Return the digest that tells two payloads of one key apart."""

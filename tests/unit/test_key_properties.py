@@ -107,7 +107,7 @@ def form(value):
         return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(SMALL, SMALL)
 @example({1: 2}, {"1": 2})
 @example([[], [1]], [[1], []])
@@ -119,7 +119,7 @@ def test_two_small_structures_share_a_form_exactly_if_they_are_equal(first, seco
         assert (normal(first) == normal(second)) == (forms[0] == forms[1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(ANY, ANY)
 def test_two_values_share_a_form_exactly_if_they_are_equal(first, second):
     """The same over everything that arguments may hold."""
@@ -136,7 +136,7 @@ def test_every_pair_of_confusable_scalars_is_told_apart():
             assert (normal(first) == normal(second)) == (canonical(first) == canonical(second)), (first, second)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(WIRE, st.integers(1, 3))
 def test_the_form_is_the_same_after_each_trip_over_the_wire(value, trips):
     """The publisher, the worker and the third retry must speak of one call."""
@@ -150,7 +150,7 @@ def test_the_form_is_the_same_after_each_trip_over_the_wire(value, trips):
     assert before == canonical(value)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(ANY)
 def test_the_form_is_the_same_after_pickle(value):
     """Projects on pickle get the same promise."""
@@ -166,7 +166,7 @@ ARGS = st.lists(st.sampled_from([1, "1", True, [1]]), min_size=1, max_size=4)
 KWARGS = st.dictionaries(st.sampled_from(["c", "x", "y"]), st.sampled_from([1, "1", True, None]), max_size=3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(ARGS, KWARGS, ARGS, KWARGS)
 def test_two_calls_share_a_fingerprint_exactly_if_all_their_arguments_are_equal(args, kwargs, args2, kwargs2):
     """Whether a default was written out, and in which order keywords came, is not part of a call."""
@@ -175,7 +175,7 @@ def test_two_calls_share_a_fingerprint_exactly_if_all_their_arguments_are_equal(
     assert same == (fingerprint(BODY, args, kwargs) == fingerprint(BODY, args2, kwargs2))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(WIRE, min_size=1, max_size=3), st.dictionaries(st.sampled_from("cxy"), WIRE, max_size=2))
 def test_a_fingerprint_is_the_same_after_the_wire(args, kwargs):
     """The worker computes it again for messages of foreign producers, and compares."""
@@ -215,7 +215,7 @@ FIELDS = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(TEMPLATES, FIELDS, FIELDS, FIELDS, FIELDS)
 @example("{a}:{b}", "1:2", "3", "1", "2:3")
 @example("{a}e{b}", 1, 5, 1e5, 5)
@@ -228,7 +228,7 @@ def test_two_pairs_of_fields_share_a_key_exactly_if_they_are_equal(text, a, b, a
     assert same == (template.render({"a": a, "b": b}) == template.render({"a": a2, "b": b2}))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(TEMPLATES, st.integers(1, 999), st.integers(1, 999), st.integers(1, 999), st.integers(1, 999))
 def test_pairs_of_numbers_never_share_a_key(text, a, b, a2, b2):
     """Numbers are the commonest identifiers, and have no quotes to hold them apart."""
@@ -237,7 +237,7 @@ def test_pairs_of_numbers_never_share_a_key(text, a, b, a2, b2):
     assert ((a, b) == (a2, b2)) == (template.render({"a": a, "b": b}) == template.render({"a": a2, "b": b2}))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(FIELDS, st.integers(1, 3))
 def test_a_key_is_the_same_after_each_trip_over_the_wire(value, trips):
     """A retry publishes under the key of the first publish, whoever computes it."""

@@ -1,0 +1,13 @@
+"""Names that hold user text: readable, and of bounded length whatever that text is."""
+
+import hashlib
+
+_HEAD_CHARS = 80
+
+
+def bounded_name(name: str, max_bytes: int) -> str:
+    """Return the name as it is, or beyond the limit its head and a digest of the whole."""
+    whole = name.encode("utf-8", "surrogatepass")
+    if len(whole) <= max_bytes:
+        return name
+    return f"{name[:_HEAD_CHARS]}~{hashlib.sha256(whole).hexdigest()[:40]}"
