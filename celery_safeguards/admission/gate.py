@@ -24,7 +24,7 @@ from celery_safeguards.ledger.decide import (
     decide,
     doubt_of,
 )
-from celery_safeguards.ledger.record import Claim, Record, ResultForm, State
+from celery_safeguards.ledger.record import Record, ResultForm, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,6 @@ class Hold:
     record: Record
     lease_ends: float
     epoch: str
-
-    @property
-    def claim(self) -> Claim:
-        """What every write is compared with."""
-        return Claim(self.record.owner, self.record.fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +108,10 @@ class Gate:
         asked_at = self._clock.monotonic_seconds()
         fresh = self._start(hold.record, new_series=False)
         lease = {"lease_until_us": self._store.lease_seconds}
-        began = {"series_began_us": 0.0} if not hold.record.attempt else {}
+        began = {} if hold.record.attempt else _BEGINS
         fields = {**fresh.fields, "effect_possible": False, "doubt_us": 0}
         change = replace(fresh, fields=fields, after_seconds={**began, **lease})
-        record = self._store.settle(self.key, hold.claim, State.IN_PROGRESS, change, keep_claim=True)
+        record = self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, keep_claim=True)
         return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
 
     def hold_to_ask(self, ask: Ask, record: Record | None) -> Hold | None:
@@ -144,7 +139,7 @@ class Gate:
 
     def settle_done(self, hold: Hold, ending: Ending) -> Record:
         """Write success. Raises `NotOurs`, `StoreUnavailable`."""
-        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, {**_done(ending), **_settled(hold)}))
+        return self._settle(hold, {**_done(ending), **_settled(hold)})
 
     def settle_retry(
         self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool
@@ -153,27 +148,25 @@ class Gate:
         fields = {"state": State.RETRY_DUE, "failure": dict(failure), **_settled(hold)}
         fields["effect_possible"] = effect_possible or hold.record.effect_possible
         after = {"not_before_us": delay_seconds, **({"doubt_us": 0.0} if effect_possible else {})}
-        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after))
+        return self._settle(hold, fields, after)
 
     def settle_unanswered(self, hold: Hold, delay_seconds: float) -> Record:
         """Give back a claim that was held to ask, the doubt unchanged. Raises `NotOurs`, `StoreUnavailable`."""
         fields = {"state": State.RETRY_DUE, "asking": False, "asked": hold.record.asked + 1}
         after = {"not_before_us": delay_seconds}
-        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after))
+        return self._settle(hold, fields, after)
 
     def settle_dying(self, hold: Hold, final: State, burial: Mapping[str, Any], *, effect_possible: bool) -> Record:
         """Write that the work is to be buried, with the letter that must exist first."""
         fields = {"state": State.DYING, "final": final, "asking": False, **burial, **_settled(hold)}
         fields["effect_possible"] = effect_possible
         after = {"doubt_us": 0.0} if effect_possible else {}
-        return self._settle(hold, State.IN_PROGRESS, self._change(hold.record, fields, after, keep=True), more=True)
+        return self._settle(hold, fields, after, to_bury=True)
 
     def finish_burial(self, record: Record) -> Record:
         """Write the final state, under the burial's own fence: helpers and the first burier share it."""
         fields = {"state": State(record.final), "letter": ""}
-        claim = Claim(record.owner, record.fence)
-        change = Change(fields=fields, retention_seconds=None)
-        return self._store.settle(self.key, claim, State.DYING, change)
+        return self._store.settle(self.key, record, State.DYING, Change(fields=fields, retention_seconds=None))
 
     def renew(self, hold: Hold) -> Hold | None:
         """Renew the lease now; None if the claim is gone."""
@@ -193,25 +186,37 @@ class Gate:
             return None
         return self._held(answer.record, asked_at, answer.view)
 
-    def _settle(self, hold: Hold, expected: State, change: Change, *, more: bool = False) -> Record:
+    def _settle(
+        self,
+        hold: Hold,
+        fields: Mapping[str, Any],
+        after_seconds: Mapping[str, float] | None = None,
+        *,
+        to_bury: bool = False,
+    ) -> Record:
+        retention = None if to_bury else self._plan.idempotent.retention_seconds
+        change = Change(fields=fields, after_seconds=after_seconds or {}, retention_seconds=retention)
         in_lease = self._clock.monotonic_seconds() < hold.lease_ends
-        recreate = hold.record if in_lease else None
-        return self._store.settle(self.key, hold.claim, expected, change, recreate=recreate, keep_claim=more)
+        return self._store.settle(
+            self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease, keep_claim=to_bury
+        )
 
     def _start(self, record: Record | None, *, new_series: bool) -> Change:
+        if record is None:
+            # A record that is made here has its defaults already: the usual start sends as little as it can.
+            return self._change(None, {"state": State.IN_PROGRESS, "attempt": 1, "lost_starts": 1}, _BEGINS)
         rerun = self._plan.ledger.on_unknown is OnUnknown.RERUN
-        doubted = record is not None and (record.effect_possible or record.state is State.IN_PROGRESS)
+        doubted = record.effect_possible or record.state is State.IN_PROGRESS
         fields: dict[str, Any] = {
             "state": State.IN_PROGRESS,
             "asking": False,
             "asked": 0,
-            "attempt": 1 if new_series or record is None else record.attempt + 1,
-            "lost_starts": 1 if new_series or record is None else record.lost_starts + 1,
+            "attempt": 1 if new_series else record.attempt + 1,
+            "lost_starts": 1 if new_series else record.lost_starts + 1,
             # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.
             "effect_possible": rerun and doubted and not new_series,
         }
-        began = {"series_began_us": 0.0} if new_series else {}
-        return self._change(record, fields, began)
+        return self._change(record, fields, _BEGINS if new_series else {})
 
     def _change(
         self,
@@ -237,6 +242,9 @@ class Gate:
 
     def _held(self, record: Record, asked_at: float, view: StoreView) -> Hold:
         return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch)
+
+
+_BEGINS = {"series_began_us": 0.0}
 
 
 def _done(ending: Ending) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 -- ARGV  owner
 -- Returns  1 if a claim in progress was marked, else 0
 --
--- Safe to run twice: the first time of death stays.
+-- Safe to run twice: the first time of death stays. The index stays too, so that a renewal is told `taken`.
 
 local record = redis.call('GET', KEYS[1])
 if not record then
@@ -18,5 +18,4 @@ if (r[3] or '0') == '0' then
   redis.call('HSET', record, 'lost_us', text(now_us()))
   redis.call('HINCRBY', record, 'rev', 1)
 end
-redis.call('DEL', KEYS[1])
 return 1

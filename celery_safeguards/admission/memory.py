@@ -9,13 +9,12 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner, changed, not_ours
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
-from celery_safeguards.ledger.record import Claim, Record, State
+from celery_safeguards.ledger.record import Record, State
 
 
 class MemoryAdmissionStore:
@@ -90,24 +89,25 @@ class MemoryAdmissionStore:
     def settle(
         self,
         key: RecordKey,
-        claim: Claim,
+        held: Record,
         expected: State,
         change: Change,
         *,
-        recreate: Record | None = None,
+        recreate: bool = False,
         keep_claim: bool = False,
     ) -> Record:
-        """Write under a claim, if the record is in state `expected` and still this owner's at this fence."""
+        """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
         with self._lock:
-            self._look()
-            record = self.read(key) or recreate
+            view = self._look()
+            record = self.read(key) or (held if recreate else None)
             if not keep_claim:
-                self._owners.pop(claim.owner, None)
-            ours = record is not None and (record.owner, record.fence) == (claim.owner, claim.fence)
+                self._owners.pop(held.owner, None)
+            ours = record is not None and (record.owner, record.fence) == (held.owner, held.fence)
             if record is None or not ours or record.state not in {expected, change.fields["state"]}:
-                held = f"held by {record.owner} at {record.fence}, {record.state}" if record else "gone"
-                raise NotOurs(f"{key} is {held}, not {claim.owner} at {claim.fence}, {expected}")
-            return self._write(key, record, change) if record.state is expected else record
+                raise NotOurs(not_ours(key, held, expected, record))
+            if record.state is expected:
+                self._write(key, record, change)
+            return changed(held, change, view.now_us)
 
     def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
         """Renew the leases of all these owners' claims."""
@@ -118,7 +118,7 @@ class MemoryAdmissionStore:
         """Write a live owner's record back after the store has lost it."""
         with self._lock:
             view, found = self._look(), self.read(key)
-            if (found is not None and found.owner != record.owner) or view.epoch == epoch:
+            if view.epoch == epoch or (found is not None and not _is_claim_of(found, record.owner)):
                 return False
             change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
             self._write(key, record, change)
@@ -132,9 +132,8 @@ class MemoryAdmissionStore:
             record = self.read(key) if key else None
             if key is None or record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
                 return False
-            lost_us = record.lost_us or self._now_us()
-            self._records[key] = replace(record, lost_us=lost_us, rev=record.rev + 1)
-            del self._owners[owner]
+            if not record.lost_us:
+                self._records[key] = replace(record, lost_us=self._now_us(), rev=record.rev + 1)
             return True
 
     def _now_us(self) -> int:
@@ -172,9 +171,7 @@ class MemoryAdmissionStore:
 
     def _write(self, key: RecordKey, record: Record, change: Change) -> Record:
         now_us = self._now_us()
-        times = {name: now_us + to_us(seconds) for name, seconds in change.after_seconds.items()}
-        values: dict[str, Any] = {**change.fields, **times, "rev": record.rev + 1}
-        self._records[key] = replace(record, **values)
+        self._records[key] = replace(changed(record, change, now_us), rev=record.rev + 1)
         keep = change.retention_seconds
         self._expires_us[key] = 0 if keep is None else now_us + to_us(keep)
         return self._records[key]
@@ -184,8 +181,14 @@ class MemoryAdmissionStore:
         record = self.read(key) if key else None
         if key is None or record is None:
             return RenewedOwner(Renewal.ABSENT)
-        if record.owner != owner or record.state is not State.IN_PROGRESS or record.lost_us:
+        if record.owner != owner or record.lost_us:
             return RenewedOwner(Renewal.TAKEN)
+        if record.state is not State.IN_PROGRESS:
+            return RenewedOwner(Renewal.ABSENT)
         until_us = self._now_us() + to_us(self._lease_seconds)
         self._records[key] = replace(record, lease_until_us=until_us, rev=record.rev + 1)
         return RenewedOwner(Renewal.RENEWED, self._records[key])
+
+
+def _is_claim_of(record: Record, owner: str) -> bool:
+    return record.owner == owner and record.state is State.IN_PROGRESS and not record.lost_us

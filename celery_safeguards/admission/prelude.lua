@@ -37,25 +37,39 @@ local function meta(key, now, lease_us, candidate, heard)
   return {m[1], m[2], takeover_from}
 end
 
--- ARGV from i on: retention in ms (0: keep), number of fields, field, value ..., number of times, field, us from now ...
+-- ARGV from i on: retention in ms (0: keep), JSON of fields (all values text), JSON of times (us from now, as text).
+-- One text in place of many arguments: a client spends more on each argument than the server on the whole script.
 local function write(record, now, i)
-  local retention, at = tonumber(ARGV[i]), i + 1
   local pairs_of = {}
-  for n = 1, tonumber(ARGV[at]) * 2 do
-    pairs_of[#pairs_of + 1] = ARGV[at + n]
+  for field, value in pairs(cjson.decode(ARGV[i + 1])) do
+    pairs_of[#pairs_of + 1] = field
+    pairs_of[#pairs_of + 1] = value
   end
-  at = at + 1 + tonumber(ARGV[at]) * 2
-  for n = 0, tonumber(ARGV[at]) - 1 do
-    pairs_of[#pairs_of + 1] = ARGV[at + 1 + n * 2]
-    pairs_of[#pairs_of + 1] = text(now + tonumber(ARGV[at + 2 + n * 2]))
+  for field, us in pairs(cjson.decode(ARGV[i + 2])) do
+    pairs_of[#pairs_of + 1] = field
+    pairs_of[#pairs_of + 1] = text(now + tonumber(us))
   end
   redis.call('HSET', record, unpack(pairs_of))
   redis.call('HINCRBY', record, 'rev', 1)
+  local retention = tonumber(ARGV[i])
   if retention > 0 then
     redis.call('PEXPIRE', record, retention)
   else
     redis.call('PERSIST', record)
   end
+end
+
+-- A record as JSON text, '' if there is none.
+local function whole(record)
+  local flat = redis.call('HGETALL', record)
+  if #flat == 0 then
+    return ''
+  end
+  local fields = {}
+  for n = 1, #flat, 2 do
+    fields[flat[n]] = flat[n + 1]
+  end
+  return cjson.encode(fields)
 end
 
 -- A new claim: a fence above every earlier one, also above those of a store that was wiped.
@@ -64,12 +78,9 @@ local function claim(record, owner_key, owner, now, lease_us)
   local fence = text(math.max(last + 1, now))
   redis.call('HSET', record, 'owner', owner, 'fence', fence, 'lease_until_us', text(now + lease_us), 'lost_us', '0')
   redis.call('SET', owner_key, record, 'PX', 86400000)
+  return fence
 end
 
 local function reply(status, now, m, record)
-  local out = {status, text(now), m[1], m[2], m[3]}
-  for _, part in ipairs(redis.call('HGETALL', record)) do
-    out[#out + 1] = part
-  end
-  return out
+  return {status, text(now), m[1], m[2], m[3], whole(record)}
 end

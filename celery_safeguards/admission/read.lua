@@ -1,5 +1,5 @@
--- Return a record's fields and values, none if there is no record.
+-- Return a record as JSON, '' if there is none.
 --
 -- KEYS  record
 
-return redis.call('HGETALL', KEYS[1])
+return whole(KEYS[1])

@@ -1,15 +1,17 @@
 """Admission on Redis: each method is one script, one round trip; the scripts say why they are safe to run twice."""
 
+import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner, changed, not_ours
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
-from celery_safeguards.ledger.record import Claim, Record, State, encode
+from celery_safeguards.ledger.record import Record, State, encode
 
 _PACKAGE = __package__ or ""
 
@@ -42,36 +44,46 @@ class RedisAdmissionStore:
 
     def read(self, key: RecordKey) -> Record | None:
         """Return a record as it stands, or None."""
-        return _record(self._run("read.lua", [self._record_key(key)], []))
+        return _record(self._client.run(_PACKAGE, "read.lua", [self._record_key(key)], [], prelude="prelude.lua"))
 
     def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
         """Claim a key that has no record, else return its record."""
         args = [owner, encode(unproven), epoch or "", *_write(change)]
-        return self._answer("admit.lua", key, owner, args, claims={"claimed"})
+        status, view, found = self._record_script("admit.lua", key, owner, args)
+        if status != "claimed":
+            return Answer(view, _record(found), claimed=False)
+        # The script answers with the fence alone: all else of a new record is known here.
+        lease_us = to_us(self._lease_seconds)
+        new = Record(state=State.IN_PROGRESS, owner=owner, fence=int(found), lease_until_us=view.now_us + lease_us)
+        return Answer(view, replace(changed(new, change, view.now_us), rev=1), claimed=True)
 
     def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
         target = [encode(change.fields["state"]), encode(change.fields["asking"])]
-        return self._answer("take.lua", key, owner, [owner, rev, *target, *_write(change)], claims={"taken"})
+        args = [owner, rev, *target, *_write(change)]
+        status, view, found = self._record_script("take.lua", key, owner, args)
+        return Answer(view, _record(found), claimed=status == "taken")
 
     def settle(
         self,
         key: RecordKey,
-        claim: Claim,
+        held: Record,
         expected: State,
         change: Change,
         *,
-        recreate: Record | None = None,
+        recreate: bool = False,
         keep_claim: bool = False,
     ) -> Record:
-        """Write under a claim, if the record is in state `expected` and still this owner's at this fence."""
-        args = [claim.owner, claim.fence, expected, change.fields["state"], encode(recreate is not None)]
-        args += [encode(keep_claim), *_write(change, onto=recreate)]
-        status, _, record = self._record_script("settle.lua", key, claim.owner, args)
-        if status in {"settled", "already"} and record is not None:
-            return record
-        held = f"held by {record.owner} at {record.fence}, {record.state}" if record else "gone"
-        raise NotOurs(f"{key} is {held}, not {claim.owner} at {claim.fence}, {expected}")
+        """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
+        head = [held.owner, held.fence, expected, change.fields["state"]]
+        args = [*head, "", encode(keep_claim), *_write(change)]
+        status, view, found = self._record_script("settle.lua", key, held.owner, args)
+        if status == "gone" and recreate:
+            args = [*head, "1", encode(keep_claim), *_write(change, onto=held)]
+            status, view, found = self._record_script("settle.lua", key, held.owner, args)
+        if status in {"settled", "already"}:
+            return changed(held, change, view.now_us)
+        raise NotOurs(not_ours(key, held, expected, _record(found)))
 
     def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
         """Renew the leases of all these owners' claims."""
@@ -98,25 +110,18 @@ class RedisAdmissionStore:
         args = [to_us(self._lease_seconds), uuid.uuid4().hex, *args]
         return self._client.run(_PACKAGE, script, keys, args, prelude="prelude.lua")
 
-    def _record_script(
-        self, script: str, key: RecordKey, owner: str, args: list[Any]
-    ) -> tuple[str, StoreView, Record | None]:
+    def _record_script(self, script: str, key: RecordKey, owner: str, args: list[Any]) -> tuple[str, StoreView, str]:
         keys = [self._keys.meta, self._record_key(key), self._keys.owner(owner)]
         status, *rest = self._run(script, keys, args)
-        return status, _view(rest[:4]), _record(rest[4:])
-
-    def _answer(self, script: str, key: RecordKey, owner: str, args: list[Any], *, claims: set[str]) -> Answer:
-        status, view, record = self._record_script(script, key, owner, args)
-        return Answer(view, record, status in claims)
+        return status, _view(rest[:4]), rest[4]
 
 
 def _write(change: Change, onto: Record | None = None) -> list[Any]:
     """Return a change as the scripts' `write` reads it."""
     fields = {**(onto.to_fields() if onto else {}), **{name: encode(value) for name, value in change.fields.items()}}
     retention_ms = 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
-    pairs = [part for pair in fields.items() for part in pair]
-    times = [part for name, seconds in change.after_seconds.items() for part in (name, to_us(seconds))]
-    return [retention_ms, len(fields), *pairs, len(change.after_seconds), *times]
+    times = {name: str(to_us(seconds)) for name, seconds in change.after_seconds.items()}
+    return [retention_ms, json.dumps(fields), json.dumps(times) if times else "{}"]
 
 
 def _view(parts: Sequence[str]) -> StoreView:
@@ -124,10 +129,10 @@ def _view(parts: Sequence[str]) -> StoreView:
     return StoreView(now_us=int(now), epoch=epoch, admit_from_us=int(admit_from), takeover_from_us=int(takeover_from))
 
 
-def _record(flat: Sequence[str]) -> Record | None:
-    return Record.from_fields(dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
+def _record(text: str) -> Record | None:
+    return Record.from_fields(json.loads(text)) if text else None
 
 
 def _renewed(row: Sequence[str]) -> RenewedOwner:
-    status, *flat = row
-    return RenewedOwner(Renewal(status), _record(flat))
+    status, text = row
+    return RenewedOwner(Renewal(status), _record(text))

@@ -2,7 +2,7 @@
 --
 -- KEYS  meta
 -- ARGV  lease us, candidate epoch, prefix of owner index keys, owners ...
--- Returns  {now, epoch, admit_from, takeover_from}, then for each owner {status, record's fields and values}
+-- Returns  {now, epoch, admit_from, takeover_from}, then for each owner {status, the record as JSON or ''}
 --          status 'renewed' | 'absent' (nothing claimed, or settled, or gone) | 'taken'
 --
 -- Safe to run twice.
@@ -16,18 +16,16 @@ for i = 4, #ARGV do
   local record = redis.call('GET', index)
   local r = record and redis.call('HMGET', record, 'owner', 'state', 'lost_us') or {}
   if not record or not r[1] then
-    out[#out + 1] = {'absent'}
-  elseif r[1] ~= owner or r[2] ~= 'in_progress' or (r[3] or '0') ~= '0' then
-    out[#out + 1] = {'taken'}
+    out[#out + 1] = {'absent', ''}
+  elseif r[1] ~= owner or (r[3] or '0') ~= '0' then
+    out[#out + 1] = {'taken', ''}
+  elseif r[2] ~= 'in_progress' then
+    out[#out + 1] = {'absent', ''}
   else
     redis.call('HSET', record, 'lease_until_us', text(now + lease_us))
     redis.call('HINCRBY', record, 'rev', 1)
     redis.call('PEXPIRE', index, 86400000)
-    local row = {'renewed'}
-    for _, part in ipairs(redis.call('HGETALL', record)) do
-      row[#row + 1] = part
-    end
-    out[#out + 1] = row
+    out[#out + 1] = {'renewed', whole(record)}
   end
 end
 return out

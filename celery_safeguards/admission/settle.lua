@@ -3,7 +3,8 @@
 -- KEYS  meta, record, owner index
 -- ARGV  lease us, candidate epoch, owner, fence, state it must be in, state to be, '1' to write a record that is gone,
 --       '1' to keep the claim, then a write
--- Returns  status 'settled' | 'already' | 'refused' | 'gone', now, epoch, admit_from, takeover_from, fields and values
+-- Returns  status 'settled' | 'already' | 'refused' | 'gone', now, epoch, admit_from, takeover_from, and with
+--          'refused' the record as JSON
 --
 -- Safe to run twice: the second time answers 'already'.
 
@@ -28,4 +29,7 @@ end
 if ARGV[8] ~= '1' then
   redis.call('DEL', KEYS[3])
 end
-return reply(status, now, m, KEYS[2])
+if status == 'refused' then
+  return reply(status, now, m, KEYS[2])
+end
+return {status, text(now), m[1], m[2], m[3], ''}

@@ -11,12 +11,13 @@ answers stands once, in Python, for every store.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+from celery_safeguards.clock import to_us
 from celery_safeguards.ledger.decide import StoreView
-from celery_safeguards.ledger.record import Claim, Record, State
+from celery_safeguards.ledger.record import Record, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +121,29 @@ class AdmissionStore(Protocol):
     def settle(
         self,
         key: RecordKey,
-        claim: Claim,
+        held: Record,
         expected: State,
         change: Change,
         *,
-        recreate: Record | None = None,
+        recreate: bool = False,
         keep_claim: bool = False,
     ) -> Record:
         """
-        Write under a claim, if the record is in state `expected` and still this owner's at this fence.
+        Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`.
 
         The clock is not asked: a lapsed claim that nobody took still settles. Writing the same again is no error.
 
         Args:
             key: of the record.
-            claim: the owner and fence to compare.
+            held: the record as the owner of the claim knows it.
             expected: the state it must be in.
             change: what to write; must hold `state`.
-            recreate: the record to write the change onto where the store has lost it. Give it only within the lease
-                by the local clock: within one lease of a wipe nobody else is admitted.
+            recreate: write `held` with the change where the store has lost the record. Only within the lease by the
+                local clock: within one lease of a wipe nobody else is admitted.
             keep_claim: more writes under this claim follow.
+
+        Returns:
+            `held` with the change; what others may write meanwhile, the lease and the revision, is as it was.
 
         Raises:
             NotOurs: another owner or fence, another state, or no record.
@@ -158,3 +162,17 @@ class AdmissionStore(Protocol):
     def mark_lost(self, owner: str) -> bool:
         """Note that an owner is dead; its claim stays as evidence. Returns whether it held one."""
         ...
+
+
+def changed(record: Record, change: Change, now_us: int) -> Record:
+    """Return a record as it stands after a change that was written at `now_us`."""
+    written = dict(change.fields)
+    for name, seconds in change.after_seconds.items():
+        written[name] = now_us + to_us(seconds)
+    return replace(record, **written)
+
+
+def not_ours(key: RecordKey, held: Record, expected: State, found: Record | None) -> str:
+    """Return what `NotOurs` says: how the record stands, and how its writer knew it."""
+    stands = f"held by {found.owner} at {found.fence}, {found.state}" if found else "gone"
+    return f"{key} is {stands}, not {held.owner} at {held.fence}, {expected}"

@@ -220,12 +220,14 @@ def _without_record(arrival: Arrival, policy: LedgerPolicy, store: StoreView) ->
     if arrival.verdict is not None:
         return _by_verdict(arrival.verdict)
     if arrival.seen:
-        # The fence is the server's time of that start, so the doubt is at least as old.
-        return _unknown("no record, but the message was started before", arrival.seen, None, policy, store)
+        # The fence is the server's time when that start began. It may have run on until the store was wiped.
+        doubt_us = max(arrival.seen, store.admit_from_us)
+        return _unknown("no record, but the message was started before", doubt_us, None, policy, store)
     if arrival.epoch is not None and arrival.epoch != store.epoch:
         return _unknown("no record, but the store has lost its data", store.admit_from_us, None, policy, store)
     if arrival.letter_effect_possible:
-        return _unknown("no record, but its letter may have had an effect", 0, None, policy, store)
+        doubt_us = store.admit_from_us
+        return _unknown("no record, but its letter may have had an effect", doubt_us, None, policy, store)
     return Go("no record")
 
 

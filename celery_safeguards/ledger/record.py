@@ -139,11 +139,3 @@ def _decoders() -> dict[str, Any]:
 _DECODE = _decoders()
 _BLANK = Record(state=State.IN_PROGRESS)
 _ALWAYS = frozenset({"state", "rev", "format", "owner", "fence"})
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One owner's hold on a key: what every write of that owner is compared with."""
-
-    owner: str
-    fence: int
