@@ -5,7 +5,6 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 |---|---|---|---|
 | `{sg:<ns>:0}:meta:v1` | hash | epoch, when it was born, pulse, takeover pause | never |
 | `{sg:<ns>:0}:record:v1:<scope>#<key>` | hash | one idempotency record | retention |
-| `{sg:<ns>:0}:owner:v1:<owner>` | string | the record key an owner has claimed | a day, renewed |
 | `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
 | `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
 | `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
@@ -61,10 +60,6 @@ class Keys:
     def record(self, scope: str, key: str) -> str:
         """Return a record's key: readable, and of bounded length whatever the idempotency key holds."""
         return f"{self.tag}:record:v1:{bounded_name(f'{scope}#{key}', _MAX_READABLE_BYTES)}"
-
-    def owner(self, owner: str) -> str:
-        """Return the key of an owner's claim."""
-        return f"{self.tag}:owner:v1:{owner}"
 
     def starts(self, task_id: str) -> str:
         """Return the key that counts an unkeyed message's lost starts."""

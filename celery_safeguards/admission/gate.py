@@ -111,7 +111,7 @@ class Gate:
         began = {} if hold.record.attempt else _BEGINS
         fields = {**fresh.fields, "effect_possible": False, "doubt_us": 0}
         change = replace(fresh, fields=fields, after_seconds={**began, **lease})
-        record = self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, keep_claim=True)
+        record = self._store.settle(self.key, hold.record, State.IN_PROGRESS, change)
         return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
 
     def hold_to_ask(self, ask: Ask, record: Record | None) -> Hold | None:
@@ -171,8 +171,8 @@ class Gate:
     def renew(self, hold: Hold) -> Hold | None:
         """Renew the lease now; None if the claim is gone."""
         asked_at = self._clock.monotonic_seconds()
-        view, owners = self._store.renew([hold.record.owner])
-        record = owners[hold.record.owner].record
+        view, claims = self._store.renew({hold.record.owner: hold.key})
+        record = claims[hold.record.owner].record
         return self._held(record, asked_at, view) if record is not None else None
 
     def read(self) -> Record | None:
@@ -197,9 +197,7 @@ class Gate:
         retention = None if to_bury else self._plan.idempotent.retention_seconds
         change = Change(fields=fields, after_seconds=after_seconds or {}, retention_seconds=retention)
         in_lease = self._clock.monotonic_seconds() < hold.lease_ends
-        return self._store.settle(
-            self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease, keep_claim=to_bury
-        )
+        return self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease)
 
     def _start(self, record: Record | None, *, new_series: bool) -> Change:
         if record is None:

@@ -7,10 +7,11 @@ injected; `wipe` and `silence` do what a lost or unreachable server does.
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner, changed, not_ours
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedClaim, changed, not_ours
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
@@ -45,7 +46,6 @@ class MemoryAdmissionStore:
         with self._lock:
             self._records: dict[RecordKey, Record] = {}
             self._expires_us: dict[RecordKey, int] = {}
-            self._owners: dict[str, RecordKey] = {}
             self._epoch = ""
             self._admit_from_us = self._takeover_from_us = self._pulse_us = 0
 
@@ -94,14 +94,11 @@ class MemoryAdmissionStore:
         change: Change,
         *,
         recreate: bool = False,
-        keep_claim: bool = False,
     ) -> Record:
         """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
         with self._lock:
             view = self._look()
             record = self.read(key) or (held if recreate else None)
-            if not keep_claim:
-                self._owners.pop(held.owner, None)
             ours = record is not None and (record.owner, record.fence) == (held.owner, held.fence)
             if record is None or not ours or record.state not in {expected, change.fields["state"]}:
                 raise NotOurs(not_ours(key, held, expected, record))
@@ -109,31 +106,31 @@ class MemoryAdmissionStore:
                 self._write(key, record, change)
             return changed(held, change, view.now_us)
 
-    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
-        """Renew the leases of all these owners' claims."""
+    def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
+        """Renew the leases of all these claims."""
         with self._lock:
-            return self._look(), {owner: self._renew(owner) for owner in owners}
+            return self._look(), {owner: self._renew(owner, key) for owner, key in claims.items()}
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""
         with self._lock:
             view, found = self._look(), self.read(key)
-            if view.epoch == epoch or (found is not None and not _is_claim_of(found, record.owner)):
+            is_claim = found is None or (found.owner, found.state) == (record.owner, State.IN_PROGRESS)
+            if view.epoch == epoch or not is_claim:
                 return False
             change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
             self._write(key, record, change)
-            self._owners[record.owner] = key
             return True
 
-    def mark_lost(self, owner: str) -> bool:
+    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
         with self._lock:
-            key = self._owners.get(owner)
-            record = self.read(key) if key else None
-            if key is None or record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
+            record = self.read(key)
+            if record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
                 return False
             if not record.lost_us:
-                self._records[key] = replace(record, lost_us=self._now_us(), rev=record.rev + 1)
+                lost_us, rev = self._now_us(), record.rev + 1
+                self._records[key] = replace(record, lost_us=lost_us, failure=dict(failure), rev=rev)
             return True
 
     def _now_us(self) -> int:
@@ -166,7 +163,6 @@ class MemoryAdmissionStore:
             lease_until_us=now_us + to_us(self._lease_seconds),
             lost_us=0,
         )
-        self._owners[owner] = key
         return self._write(key, held, change)
 
     def _write(self, key: RecordKey, record: Record, change: Change) -> Record:
@@ -176,19 +172,12 @@ class MemoryAdmissionStore:
         self._expires_us[key] = 0 if keep is None else now_us + to_us(keep)
         return self._records[key]
 
-    def _renew(self, owner: str) -> RenewedOwner:
-        key = self._owners.get(owner)
-        record = self.read(key) if key else None
-        if key is None or record is None:
-            return RenewedOwner(Renewal.ABSENT)
+    def _renew(self, owner: str, key: RecordKey) -> RenewedClaim:
+        record = self.read(key)
+        if record is None or (record.owner == owner and record.state is not State.IN_PROGRESS):
+            return RenewedClaim(Renewal.ABSENT)
         if record.owner != owner or record.lost_us:
-            return RenewedOwner(Renewal.TAKEN)
-        if record.state is not State.IN_PROGRESS:
-            return RenewedOwner(Renewal.ABSENT)
+            return RenewedClaim(Renewal.TAKEN)
         until_us = self._now_us() + to_us(self._lease_seconds)
         self._records[key] = replace(record, lease_until_us=until_us, rev=record.rev + 1)
-        return RenewedOwner(Renewal.RENEWED, self._records[key])
-
-
-def _is_claim_of(record: Record, owner: str) -> bool:
-    return record.owner == owner and record.state is State.IN_PROGRESS and not record.lost_us
+        return RenewedClaim(Renewal.RENEWED, self._records[key])

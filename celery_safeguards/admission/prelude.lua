@@ -18,42 +18,49 @@ local function text(number)
 end
 
 local function meta(key, now, lease_us, candidate, heard)
-  local m = redis.call('HMGET', key, 'epoch', 'admit_from', 'pulse', 'takeover_from')
+  local m = redis.call('HMGET', key, 'epoch', 'admit_from', 'takeover_from', 'pulse')
   if not m[1] then
     local from = text(now + lease_us)
-    redis.call('HSET', key, 'epoch', candidate, 'admit_from', from, 'pulse', text(now), 'takeover_from', from)
+    redis.call('HSET', key, 'epoch', candidate, 'admit_from', from, 'takeover_from', from, 'pulse', text(now))
     return {candidate, from, from}
   end
-  local takeover_from = m[4]
   if heard then
-    local silent = now - tonumber(m[3])
+    local silent = now - tonumber(m[4])
     if silent > lease_us / 2 then
-      takeover_from = text(now + lease_us)
-      redis.call('HSET', key, 'pulse', text(now), 'takeover_from', takeover_from)
+      m[3] = text(now + lease_us)
+      redis.call('HSET', key, 'pulse', text(now), 'takeover_from', m[3])
     elseif silent > lease_us / 6 then
       redis.call('HSET', key, 'pulse', text(now))
     end
   end
-  return {m[1], m[2], takeover_from}
+  return m
 end
 
--- ARGV from i on: retention in ms (0: keep), JSON of fields (all values text), JSON of times (us from now, as text).
--- One text in place of many arguments: a client spends more on each argument than the server on the whole script.
-local function write(record, now, i)
-  local pairs_of = {}
+-- A new claim of `owner`: a fence above the last one, also where the server's clock went back or the store was wiped.
+local function claim(owner, last, now, lease_us)
+  local fence = text(math.max(tonumber(last or '0') + 1, now))
+  return {'owner', owner, 'fence', fence, 'lease_until_us', text(now + lease_us), 'lost_us', '0'}
+end
+
+-- Write the fields in `pairs_of` and those of ARGV from i on: retention in ms (0: keep), JSON of fields (all values
+-- text), JSON of times (us from now, as text). One text in place of many arguments: a client spends more on each
+-- argument than the server on the whole script.
+local function write(record, rev, pairs_of, now, i)
+  pairs_of[#pairs_of + 1] = 'rev'
+  pairs_of[#pairs_of + 1] = text(tonumber(rev or '0') + 1)
   for field, value in pairs(cjson.decode(ARGV[i + 1])) do
     pairs_of[#pairs_of + 1] = field
     pairs_of[#pairs_of + 1] = value
   end
-  for field, us in pairs(cjson.decode(ARGV[i + 2])) do
-    pairs_of[#pairs_of + 1] = field
-    pairs_of[#pairs_of + 1] = text(now + tonumber(us))
+  if ARGV[i + 2] ~= '' then
+    for field, us in pairs(cjson.decode(ARGV[i + 2])) do
+      pairs_of[#pairs_of + 1] = field
+      pairs_of[#pairs_of + 1] = text(now + tonumber(us))
+    end
   end
   redis.call('HSET', record, unpack(pairs_of))
-  redis.call('HINCRBY', record, 'rev', 1)
-  local retention = tonumber(ARGV[i])
-  if retention > 0 then
-    redis.call('PEXPIRE', record, retention)
+  if ARGV[i] ~= '0' then
+    redis.call('PEXPIRE', record, ARGV[i])
   else
     redis.call('PERSIST', record)
   end
@@ -72,15 +79,6 @@ local function whole(record)
   return cjson.encode(fields)
 end
 
--- A new claim: a fence above every earlier one, also above those of a store that was wiped.
-local function claim(record, owner_key, owner, now, lease_us)
-  local last = tonumber(redis.call('HGET', record, 'fence') or '0')
-  local fence = text(math.max(last + 1, now))
-  redis.call('HSET', record, 'owner', owner, 'fence', fence, 'lease_until_us', text(now + lease_us), 'lost_us', '0')
-  redis.call('SET', owner_key, record, 'PX', 86400000)
-  return fence
-end
-
-local function reply(status, now, m, record)
-  return {status, text(now), m[1], m[2], m[3], whole(record)}
+local function reply(status, now, m, found)
+  return {status, text(now), m[1], m[2], m[3], found}
 end

@@ -2,12 +2,11 @@
 
 import json
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedOwner, changed, not_ours
+from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedClaim, changed, not_ours
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
@@ -49,19 +48,21 @@ class RedisAdmissionStore:
     def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
         """Claim a key that has no record, else return its record."""
         args = [owner, encode(unproven), epoch or "", *_write(change)]
-        status, view, found = self._record_script("admit.lua", key, owner, args)
+        status, view, found = self._record_script("admit.lua", key, args)
         if status != "claimed":
             return Answer(view, _record(found), claimed=False)
         # The script answers with the fence alone: all else of a new record is known here.
         lease_us = to_us(self._lease_seconds)
-        new = Record(state=State.IN_PROGRESS, owner=owner, fence=int(found), lease_until_us=view.now_us + lease_us)
-        return Answer(view, replace(changed(new, change, view.now_us), rev=1), claimed=True)
+        new = Record(
+            state=State.IN_PROGRESS, rev=1, owner=owner, fence=int(found), lease_until_us=view.now_us + lease_us
+        )
+        return Answer(view, changed(new, change, view.now_us), claimed=True)
 
     def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
         target = [encode(change.fields["state"]), encode(change.fields["asking"])]
         args = [owner, rev, *target, *_write(change)]
-        status, view, found = self._record_script("take.lua", key, owner, args)
+        status, view, found = self._record_script("take.lua", key, args)
         return Answer(view, _record(found), claimed=status == "taken")
 
     def settle(
@@ -72,35 +73,33 @@ class RedisAdmissionStore:
         change: Change,
         *,
         recreate: bool = False,
-        keep_claim: bool = False,
     ) -> Record:
         """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
         head = [held.owner, held.fence, expected, change.fields["state"]]
-        args = [*head, "", encode(keep_claim), *_write(change)]
-        status, view, found = self._record_script("settle.lua", key, held.owner, args)
+        status, view, found = self._record_script("settle.lua", key, [*head, "", *_write(change)])
         if status == "gone" and recreate:
-            args = [*head, "1", encode(keep_claim), *_write(change, onto=held)]
-            status, view, found = self._record_script("settle.lua", key, held.owner, args)
+            status, view, found = self._record_script("settle.lua", key, [*head, "1", *_write(change, onto=held)])
         if status in {"settled", "already"}:
             return changed(held, change, view.now_us)
         raise NotOurs(not_ours(key, held, expected, _record(found)))
 
-    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
-        """Renew the leases of all these owners' claims."""
-        head, *rows = self._run("renew.lua", [self._keys.meta], [self._keys.owner(""), *owners])
-        return _view(head), {owner: _renewed(row) for owner, row in zip(owners, rows, strict=True)}
+    def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
+        """Renew the leases of all these claims."""
+        keys = [self._keys.meta, *(self._record_key(key) for key in claims.values())]
+        head, *rows = self._run("renew.lua", keys, list(claims))
+        return _view(head), {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""
         change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
         args = [record.owner, epoch, *_write(change, onto=record)]
-        status, _, _ = self._record_script("restore.lua", key, record.owner, args)
+        status, _, _ = self._record_script("restore.lua", key, args)
         return status == "restored"
 
-    def mark_lost(self, owner: str) -> bool:
+    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
-        script = "mark_lost.lua"
-        return bool(self._client.run(_PACKAGE, script, [self._keys.owner(owner)], [owner], prelude="prelude.lua"))
+        args = [owner, encode(dict(failure))]
+        return bool(self._client.run(_PACKAGE, "mark_lost.lua", [self._record_key(key)], args, prelude="prelude.lua"))
 
     def _record_key(self, key: RecordKey) -> str:
         return self._keys.record(key.scope, key.key)
@@ -110,8 +109,8 @@ class RedisAdmissionStore:
         args = [to_us(self._lease_seconds), uuid.uuid4().hex, *args]
         return self._client.run(_PACKAGE, script, keys, args, prelude="prelude.lua")
 
-    def _record_script(self, script: str, key: RecordKey, owner: str, args: list[Any]) -> tuple[str, StoreView, str]:
-        keys = [self._keys.meta, self._record_key(key), self._keys.owner(owner)]
+    def _record_script(self, script: str, key: RecordKey, args: list[Any]) -> tuple[str, StoreView, str]:
+        keys = [self._keys.meta, self._record_key(key)]
         status, *rest = self._run(script, keys, args)
         return status, _view(rest[:4]), rest[4]
 
@@ -121,7 +120,7 @@ def _write(change: Change, onto: Record | None = None) -> list[Any]:
     fields = {**(onto.to_fields() if onto else {}), **{name: encode(value) for name, value in change.fields.items()}}
     retention_ms = 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
     times = {name: str(to_us(seconds)) for name, seconds in change.after_seconds.items()}
-    return [retention_ms, json.dumps(fields), json.dumps(times) if times else "{}"]
+    return [retention_ms, json.dumps(fields), json.dumps(times) if times else ""]
 
 
 def _view(parts: Sequence[str]) -> StoreView:
@@ -133,6 +132,6 @@ def _record(text: str) -> Record | None:
     return Record.from_fields(json.loads(text)) if text else None
 
 
-def _renewed(row: Sequence[str]) -> RenewedOwner:
+def _renewed(row: Sequence[str]) -> RenewedClaim:
     status, text = row
-    return RenewedOwner(Renewal(status), _record(text))
+    return RenewedClaim(Renewal(status), _record(text))

@@ -10,7 +10,7 @@ due retry and a replay cost `take` besides; they follow a wait of seconds by nat
 answers stands once, in Python, for every store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -58,18 +58,18 @@ class Answer:
 
 
 class Renewal(StrEnum):
-    """How an owner stands."""
+    """How a claim stands."""
 
     RENEWED = "renewed"
     ABSENT = "absent"
-    """It has claimed nothing, or settled already, or the store has lost the record."""
+    """There is no record, or this owner has written its outcome."""
     TAKEN = "taken"
     """Another owner holds the key, or the claim was marked lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class RenewedOwner:
-    """One owner's renewal; `record` is there when it was renewed."""
+class RenewedClaim:
+    """One claim's renewal; `record` is there when it was renewed."""
 
     renewal: Renewal
     record: Record | None = None
@@ -126,7 +126,6 @@ class AdmissionStore(Protocol):
         change: Change,
         *,
         recreate: bool = False,
-        keep_claim: bool = False,
     ) -> Record:
         """
         Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`.
@@ -140,7 +139,6 @@ class AdmissionStore(Protocol):
             change: what to write; must hold `state`.
             recreate: write `held` with the change where the store has lost the record. Only within the lease by the
                 local clock: within one lease of a wipe nobody else is admitted.
-            keep_claim: more writes under this claim follow.
 
         Returns:
             `held` with the change; what others may write meanwhile, the lease and the revision, is as it was.
@@ -151,16 +149,16 @@ class AdmissionStore(Protocol):
         """
         ...
 
-    def renew(self, owners: Sequence[str]) -> tuple[StoreView, dict[str, RenewedOwner]]:
-        """Renew the leases of all these owners' claims; with none, only show that a worker is alive."""
+    def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
+        """Renew the leases of all these claims, by owner; with none, only show that a worker is alive."""
         ...
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it, if the epoch is not `epoch` any more."""
         ...
 
-    def mark_lost(self, owner: str) -> bool:
-        """Note that an owner is dead; its claim stays as evidence. Returns whether it held one."""
+    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
+        """Note that an owner is dead, and of what; its claim stays as evidence. Returns whether it held one."""
         ...
 
 

@@ -204,7 +204,9 @@ def start(
         return Go(reason, new_series)
     if record.lost_starts >= policy.max_lost_starts:
         lost = f"started {record.lost_starts} times without an outcome"
-        return Bury(FailureKind.WORKER_LOST, State.DEAD, lost, effect_possible=not verified)
+        killed = FailureKind(record.failure.get("kind", FailureKind.WORKER_LOST))
+        poison = killed if killed in _PROCESS_ENDED else FailureKind.WORKER_LOST
+        return Bury(poison, State.DEAD, lost, effect_possible=not verified)
     if policy.attempts is not None and record.attempt >= policy.attempts:
         used = f"attempt {record.attempt} of {policy.attempts}"
         in_doubt = not verified and (record.state is State.IN_PROGRESS or record.effect_possible)
@@ -212,6 +214,9 @@ def start(
         kind = FailureKind.UNKNOWN_OUTCOME if in_doubt else known
         return Bury(kind, State.DEAD, used, effect_possible=in_doubt)
     return Go(reason)
+
+
+_PROCESS_ENDED = frozenset({FailureKind.WORKER_LOST, FailureKind.WORKER_TIMEOUT})
 
 
 def _without_record(arrival: Arrival, policy: LedgerPolicy, store: StoreView) -> Decision:

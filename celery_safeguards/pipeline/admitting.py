@@ -5,11 +5,14 @@ Ends with a claim to run the body under, with a result to return, or by raising 
 `ledger.decide` for the table of answers.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from celery_safeguards.admission.gate import Hold, Question
 from celery_safeguards.clock import to_seconds
+from celery_safeguards.deadletter.letter import LetterUnreadable
+from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import (
     AttachedToLetter,
     ConflictingPayload,
@@ -227,7 +230,10 @@ class Admission:
             delivery.end(Outcome.REFUSED, "this id had its series")
             raise delivery.lettered(Quarantined if quarantined else DeadLettered, record)
         error = AttachedToLetter if refusal is Refusal.ATTACHED else Refused
-        delivery.wiring.letters.add_note(record.letter_id, f"a publication was {refusal}", None, delivery.request.id)
+        # A letter that still lies in a spool, or is damaged, is named all the same.
+        with suppress(NoSuchLetter, LetterUnreadable):
+            note = f"a publication was {refusal}"
+            delivery.wiring.letters.add_note(record.letter_id, note, None, delivery.request.id)
         delivery.end(Outcome.REFUSED, f"the work is {record.state}")
         raise delivery.lettered(error, record)
 

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from celery_safeguards.deadletter.letter import describe_error
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import call_with_named
+
+MAX_MESSAGE_CHARS = 1_000
 
 
 class PostconditionFailed(SafeguardsError):
@@ -14,7 +17,7 @@ class PostconditionFailed(SafeguardsError):
     sg_failure_kind = FailureKind.INVARIANT
 
 
-def check_postcondition(ensure: Callable[..., Any] | None, result: Any, arguments: Mapping[str, Any]) -> None:
+def check_postcondition(ensure: Callable[..., Any], result: Any, arguments: Mapping[str, Any]) -> None:
     """
     Call `ensure(result, **named arguments)`. Only False fails; None is the answer of a function that asserts.
 
@@ -22,12 +25,11 @@ def check_postcondition(ensure: Callable[..., Any] | None, result: Any, argument
         PostconditionFailed: with what `ensure` raised as its cause.
 
     """
-    if ensure is None:
-        return
     name = getattr(ensure, "__qualname__", repr(ensure))
     try:
         holds = call_with_named(ensure, (result,), arguments)
     except Exception as error:
-        raise PostconditionFailed(f"{name} raised {type(error).__name__}: {error}") from error
+        shown = describe_error(error, MAX_MESSAGE_CHARS, 1)
+        raise PostconditionFailed(f"{name} raised {shown.type}: {shown.message}") from error
     if holds is False:
         raise PostconditionFailed(f"{name} is False")

@@ -14,6 +14,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_safeguards.admission.gate import Gate, Hold
 from celery_safeguards.clock import to_seconds
+from celery_safeguards.deadletter.letter import LetterUnreadable
+from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import DeadLettered, KeyRefused, LeaseLost, NotOurs, StoreUnavailable
 from celery_safeguards.headers import OWNER, Lineage
 from celery_safeguards.ledger.decide import Arrival, OnUnknown
@@ -27,6 +29,7 @@ from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
 from celery_safeguards.pipeline.results import encode_result
 from celery_safeguards.pipeline.safe import Safe, running
+from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.policy import OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
 from celery_safeguards.signals import end_delivery, lease_lost
@@ -103,8 +106,10 @@ def _without_store(delivery: Delivery, error: StoreUnavailable, *, answered: boo
     # Once the store has answered, the record says something, and running past it would not be unprotected but wrong.
     if delivery.policy.on_store_down is OnStoreDown.RUN_UNPROTECTED and not answered:
         logger.warning("%s[%s] runs unprotected: %s", delivery.task.name, delivery.request.id, error)
-        with running(Safe(delivery.task, delivery.request.id, delivery.request.retries + 1)):
-            return delivery.task.run(*delivery.args, **delivery.kwargs)
+        # What needs no record still holds: the key for outside systems, the post-condition, retries and letters.
+        return run_unkeyed(
+            delivery.task, delivery.request, delivery.args, delivery.kwargs, unprotected_key=delivery.key
+        )
     if delivery.request.is_eager:
         raise error
     return delivery.put_off(f"the store is down ({error})", None)
@@ -135,8 +140,9 @@ class _Run:
         try:
             with running(safe):
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
-                check_postcondition(delivery.policy.ensure, result, delivery.arguments())
                 raise_asked_retry(delivery.request)
+                if delivery.policy.ensure is not None:
+                    check_postcondition(delivery.policy.ensure, result, delivery.arguments())
         except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
             self._failed(error)
         return self._succeeded(result)
@@ -173,10 +179,10 @@ class _Run:
         self._quietly(note)
 
     def _quietly(self, write: Any) -> None:
-        """The outcome is durable or refused already: a letter store that is away changes nothing of it."""
+        """The outcome is durable or refused already: a letter that cannot be reached changes nothing of it."""
         try:
             write()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, NoSuchLetter, LetterUnreadable) as error:
             logger.warning("%s: its letter could not be updated: %s", self._delivery.key, error)
 
     def _failed(self, error: Exception) -> NoReturn:

@@ -6,6 +6,7 @@ broker marks as redelivered may follow a start that was lost: its starts are cou
 process ends as poison.
 """
 
+import logging
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -26,18 +27,26 @@ from celery_safeguards.retry.decide import Again, Bury
 from celery_safeguards.signals import delivery_ended, end_delivery
 from celery_safeguards.wiring import Wiring
 
+logger = logging.getLogger(__name__)
 
-def run_unkeyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one delivery of a task without a key."""
-    counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE
+
+def run_unkeyed(
+    task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, unprotected_key: str | None = None
+) -> Any:
+    """Run one delivery of a task without a key, or of one whose key cannot be claimed while the store is down."""
+    counted = (
+        _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
+    )
     if counted:
         _begin_counted_start(task, request)
+    safe = Safe(task, request.id, request.retries + 1)
+    safe.idempotency_key = unprotected_key
     try:
-        with running(Safe(task, request.id, request.retries + 1)):
+        with running(safe):
             result = task.run(*args, **kwargs)
+            raise_asked_retry(request)
             if task.policy.ensure is not None:
                 check_postcondition(task.policy.ensure, result, bind(body_signature(task.run), args, kwargs))
-        raise_asked_retry(request)
     except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
         _failed(task, request, error, counted=counted)
     if counted:
@@ -76,13 +85,15 @@ def _end_counted_start(task: Any, request: Any) -> None:
         Wiring.of(task.app).starts.end(request.id)
     except StoreUnavailable as error:
         # The count only grows by starts without an outcome: one too many is the safe side of a week.
-        end_delivery(task, request.id, Outcome.SUCCEEDED, None, f"its start count stays ({error})")
+        logger.warning("%s[%s]: its start count stays: %s", task.name, request.id, error)
 
 
 def _failed(task: Any, request: Any, error: Exception, *, counted: bool) -> NoReturn:
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
         error = RetryAsked(error.exc, error.when)
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
+        if counted:
+            _end_counted_start(task, request)
         raise error
     wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
     now = wiring.clock.wall_seconds()

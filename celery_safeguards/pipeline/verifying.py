@@ -4,9 +4,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from celery_safeguards.deadletter.letter import describe_error
 from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Verdict, Verify, call_with_named
 
 logger = logging.getLogger(__name__)
+MAX_REASON_CHARS = 1_000
 
 
 def ask_outside(verify: Verify, arguments: Mapping[str, Any], key: str) -> Verdict:
@@ -19,8 +21,9 @@ def ask_outside(verify: Verify, arguments: Mapping[str, Any], key: str) -> Verdi
     try:
         verdict = call_with_named(verify.find, (), offered)
     except Exception as error:  # noqa: BLE001 - the function is the user's, and its dependency may be down
-        logger.warning("verify of %s could not be asked: %r", key, error)
-        return CannotTell(f"{type(error).__name__}: {error}")
+        shown = describe_error(error, MAX_REASON_CHARS, 1)
+        logger.warning("verify of %s could not be asked: %s: %s", key, shown.type, shown.message)
+        return CannotTell(f"{shown.type}: {shown.message}")
     if isinstance(verdict, Happened | DidNotHappen | CannotTell):
         return verdict
     return CannotTell(f"verify returned {verdict!r}, not Happened(result), DidNotHappen() or CannotTell()")

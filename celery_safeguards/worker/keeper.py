@@ -37,6 +37,7 @@ class Kept:
     """An owner whose body runs in this worker's pool."""
 
     owner: str
+    key: RecordKey
     task_id: str
     pid: int | None
     began: float
@@ -82,10 +83,10 @@ class Keeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._wiring.settings.store_timeout_seconds * 2)
 
-    def keep(self, owner: str, task_id: str, pid: int | None, budget_seconds: float) -> None:
-        """Renew this owner from now on; it may not have claimed anything yet."""
+    def keep(self, owner: str, key: RecordKey, task_id: str, pid: int | None, budget_seconds: float) -> None:
+        """Renew this owner's claim of `key` from now on; it may not have claimed it yet."""
         now = self._wiring.clock.monotonic_seconds()
-        self._kept[owner] = Kept(owner, task_id, pid, now, budget_seconds, now)
+        self._kept[owner] = Kept(owner, key, task_id, pid, now, budget_seconds, now)
 
     def forget(self, owner: str) -> None:
         """Renew this owner no more: its body has ended."""
@@ -102,7 +103,7 @@ class Keeper:
         sent = wiring.clock.monotonic_seconds()
         kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
         try:
-            view, renewed = wiring.admission.renew(list(kept))
+            view, renewed = wiring.admission.renew({owner: each.key for owner, each in kept.items()})
             for owner, answer in renewed.items():
                 self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
         except StoreUnavailable as error:
@@ -119,14 +120,18 @@ class Keeper:
         if renewal is Renewal.RENEWED and record is not None:
             kept.confirmed, kept.copy = sent, (epoch, record)
         elif renewal is Renewal.TAKEN:
-            lease_lost.send(None, task_id=kept.task_id, key=kept.copy and kept.copy[1].key, reason="taken over")
-            kept.copy = None
+            # Before this owner's child has claimed, the record may be another's: that is no loss.
+            if kept.copy is not None:
+                lease_lost.send(None, task_id=kept.task_id, key=kept.key.key, reason="taken over")
+                kept.copy = None
         elif kept.copy is not None and kept.copy[0] != epoch:
-            # The store was wiped under a running body: its owner is alive, so its claim is written back.
-            key = RecordKey(kept.copy[1].scope, kept.copy[1].key)
-            if self._wiring.admission.restore(key, kept.copy[1], kept.copy[0]):
-                logger.warning("%s: the store had lost its claim; written back", key)
-                kept.confirmed, kept.copy = sent, (epoch, kept.copy[1])
+            self._write_back(kept, kept.copy[1], epoch, sent)
+
+    def _write_back(self, kept: Kept, record: Record, epoch: str, sent: float) -> None:
+        """The store was wiped under a running body: its owner is alive, so its claim is written again."""
+        if kept.copy is not None and self._wiring.admission.restore(kept.key, record, kept.copy[0]):
+            logger.warning("%s: the store had lost its claim; written back", kept.key)
+            kept.confirmed, kept.copy = sent, (epoch, record)
 
     def _end_what_is_over(self) -> None:
         """
@@ -143,7 +148,7 @@ class Keeper:
             is_hung = wiring.clock.monotonic_seconds() - each.began >= each.budget_seconds
             over_budget = f"over its budget of {each.budget_seconds:.0f} s (time_limit or max_lease_seconds)"
             reason = over_budget if is_hung else "its claim could not be renewed in time"
-            lease_lost.send(None, task_id=each.task_id, key=each.copy[1].key, reason=reason)
+            lease_lost.send(None, task_id=each.task_id, key=each.key.key, reason=reason)
             self.forget(each.owner)
             if self._kill is not None and each.pid is not None:
                 logger.error("%s: %s: ending child %s", each.task_id, reason, each.pid)

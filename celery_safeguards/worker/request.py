@@ -16,7 +16,7 @@ Celery acknowledges a late-acknowledged message whose child died, or requeues it
 import logging
 import uuid
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
@@ -24,8 +24,10 @@ from celery.worker.state import task_ready
 
 from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
+from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.letter import ErrorText
-from celery_safeguards.errors import DroppedLocally, StoreUnavailable
+from celery_safeguards.errors import DroppedLocally, KeyRefused, StoreUnavailable
+from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.policy import Declared
@@ -57,9 +59,9 @@ class SafeRequest(Request):  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Renew the claim that the child is about to make."""
-        keeper = keeper_of(self.app)
-        if keeper is not None and self.task.plan is not None:
-            keeper.keep(self.sg_owner, self.id, pid, self._budget_seconds())
+        keeper, key = keeper_of(self.app), self._record_key()
+        if keeper is not None and key is not None:
+            keeper.keep(self.sg_owner, key, self.id, pid, self._budget_seconds())
         super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
@@ -101,23 +103,36 @@ class SafeRequest(Request):  # type: ignore[misc]
             return
         logger.error("%s[%s] was lost: %s", self.name, self.id, error)
         task_ready(self)
-        if self.task.plan is not None:
-            self._mark_lost()
+        key = self._record_key()
+        if key is not None:
+            self._mark_lost(key, error)
             self.reject(requeue=True)
         elif self._may_start_again(error):
             self.reject(requeue=True)
         else:
             self._bury_and_fail(error, exc_info)
 
-    def _mark_lost(self) -> None:
+    def _record_key(self) -> RecordKey | None:
+        """Return the record that the child asks for: by the header, else made of the arguments as the child does."""
+        plan = self.task.plan
+        if plan is None:
+            return None
+        try:
+            key = Lineage.from_headers(self._request_dict["headers"]).key or plan.key(self.args, self.kwargs)
+        except KeyRefused:
+            return None  # the child buries it without a record
+        return cast("RecordKey", plan.record_key(key))
+
+    def _mark_lost(self, key: RecordKey, error: BaseException) -> None:
         """Note the death at once, so that nobody waits for the lease; without the store, the lease tells."""
         keeper = keeper_of(self.app)
         if keeper is not None and keeper.is_store_away:
             return
         try:
-            Wiring.of(self.app).admission.mark_lost(self.sg_owner)
-        except StoreUnavailable as error:
-            logger.warning("%s[%s]: its claim could not be marked lost: %s", self.name, self.id, error)
+            failure = {"kind": _kind_of(error).value, "error": str(error), "reason": "its process ended"}
+            Wiring.of(self.app).admission.mark_lost(key, self.sg_owner, failure)
+        except StoreUnavailable as away:
+            logger.warning("%s[%s]: its claim could not be marked lost: %s", self.name, self.id, away)
 
     def _may_start_again(self, error: BaseException) -> bool:
         """Count a lost start of unkeyed work, unless the child has counted it; False at the limit."""
@@ -136,13 +151,11 @@ class SafeRequest(Request):  # type: ignore[misc]
 
     def _bury_and_fail(self, error: BaseException, exc_info: Any) -> None:
         wiring, policy = Wiring.of(self.app), self.task.policy
-        timed_out = isinstance(error, TimeLimitExceeded)
-        kind = FailureKind.WORKER_TIMEOUT if timed_out else FailureKind.WORKER_LOST
         letter = compose_letter(
             wiring,
             SimpleNamespace(**self._request_dict),
             letter_id=self._request_dict["headers"].get(h.LETTER) or self.id,
-            kind=kind,
+            kind=_kind_of(error),
             reason=f"{error}; started {policy.max_lost_starts} times at most without an outcome",
             effect_possible=True,
             error=ErrorText(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error)),
@@ -171,3 +184,7 @@ class SafeRequest(Request):  # type: ignore[misc]
             return float(self.task.policy.max_lease_seconds)
         hard_seconds = (self.time_limits or (None, None))[0] or self.task.time_limit
         return float(hard_seconds) + _AFTER_HARD_LIMIT_SECONDS if hard_seconds else _DEFAULT_BUDGET_SECONDS
+
+
+def _kind_of(error: BaseException) -> FailureKind:
+    return FailureKind.WORKER_TIMEOUT if isinstance(error, TimeLimitExceeded) else FailureKind.WORKER_LOST
