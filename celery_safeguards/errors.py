@@ -28,6 +28,8 @@ from difflib import get_close_matches
 
 from celery.exceptions import Ignore
 
+from celery_safeguards.outcome import FailureKind
+
 
 class SafeguardsError(Exception):
     """Base of all errors of this package; not raised itself."""
@@ -59,6 +61,8 @@ class LeaseLost(SafeguardsError):
 
 class DeadlineExceeded(SafeguardsError):
     """Raised at a checkpoint when the task's own time budget is used up."""
+
+    sg_failure_kind = FailureKind.WORKER_TIMEOUT
 
 
 class LetteredError(SafeguardsError):

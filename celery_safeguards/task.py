@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import reduce
+from functools import reduce, wraps
 from operator import or_
 from types import MethodType
 from typing import Any, ClassVar, cast
@@ -21,9 +21,11 @@ import celery
 
 from celery_safeguards import headers as h
 from celery_safeguards.admission.plan import Plan
-from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.errors import ConfigurationError, KeyRefused
 from celery_safeguards.pipeline import execute
+from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
+from celery_safeguards.pipeline.refusing import refuse_publish
 from celery_safeguards.pipeline.safe import Safe, current_safe
 from celery_safeguards.policy import Declared, Policy, Safeguards
 from celery_safeguards.wiring import Wiring
@@ -72,6 +74,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         _refuse_what_undoes(cls)
         if cls.policy.idempotent is not None:
             cls.plan = Plan.of(cls.name, _run_of(cls), cls.policy)
+            cls.on_success = _marking_continuation(cls.on_success)
         # By name: the worker's side is loaded in workers only.
         app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP})
 
@@ -105,7 +108,11 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
         """
         if self.plan is not None:
-            options["headers"] = {**(options.get("headers") or {}), **self._key_headers(self.plan, args, kwargs)}
+            try:
+                key = self._key_headers(self.plan, args, kwargs)
+            except KeyRefused as error:
+                return refuse_publish(self, error, args, kwargs, task_id, options)
+            options["headers"] = {**(options.get("headers") or {}), **key}
         return super().apply_async(args, kwargs, task_id, *rest, **options)
 
     def publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
@@ -169,6 +176,17 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         named = {name: value for name, value in kwargs.items() if name in bound.arguments}
         bound.arguments.update(named)
         return bound.args, {name: value for name, value in kwargs.items() if name not in named}
+
+
+def _marking_continuation(on_success: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the task's hook with the mark before it: the tracer calls it once the result is stored and reported."""
+
+    @wraps(on_success)
+    def marking(self: Any, *args: Any) -> Any:
+        mark_reported(self.request)
+        return on_success(self, *args)
+
+    return marking
 
 
 def merged_safeguards(task: type) -> Safeguards:

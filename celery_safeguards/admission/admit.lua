@@ -11,6 +11,8 @@ local now, lease_us = now_us(), tonumber(ARGV[1])
 local m = meta(KEYS[1], now, lease_us, ARGV[2], true)
 local r = redis.call('HMGET', KEYS[2], 'owner', 'rev', 'fence')
 if r[1] == ARGV[3] and r[2] == '1' then
+  -- The caller counts its lease from this question; the one that claimed may be long ago.
+  redis.call('HSET', KEYS[2], 'lease_until_us', text(now + lease_us))
   return reply('claimed', now, m, r[3])
 end
 if r[1] then

@@ -6,12 +6,14 @@ means that the record moved between the question and the write: ask again. Nothi
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey
 from celery_safeguards.clock import Clock
+from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import (
     Arrival,
     Ask,
@@ -167,6 +169,21 @@ class Gate:
         """Write the final state, under the burial's own fence: helpers and the first burier share it."""
         fields = {"state": State(record.final), "letter": ""}
         return self._store.settle(self.key, record, State.DYING, Change(fields=fields, retention_seconds=None))
+
+    def mark_continued(self, done: Record, task_id: str) -> None:
+        """Note that what follows this task id has been sent; nothing if the record has moved on since."""
+        fields = {"state": State.DONE, "continued_by": (*done.continued_by, task_id)}
+        retention = self._plan.idempotent.retention_seconds
+        with suppress(NotOurs):
+            self._store.settle(self.key, done, State.DONE, Change(fields=fields, retention_seconds=retention))
+
+    def note_step(self, hold: Hold, name: str, result: str | None) -> Hold:
+        """Write that a step has begun (None) or its result, under the claim. Raises `NotOurs`, `StoreUnavailable`."""
+        asked_at = self._clock.monotonic_seconds()
+        fields = {"state": State.IN_PROGRESS, "steps": {**hold.record.steps, name: result}}
+        lease = {"lease_until_us": self._store.lease_seconds}
+        record = self._settle(hold, fields, lease)
+        return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
 
     def renew(self, hold: Hold) -> Hold | None:
         """Renew the lease now; None if the claim is gone."""

@@ -119,7 +119,8 @@ class MemoryAdmissionStore:
             if view.epoch == epoch or not is_claim:
                 return False
             change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
-            self._write(key, record, change)
+            rev = max(record.rev, found.rev if found else 0)
+            self._write(key, replace(record, rev=rev), change)
             return True
 
     def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:

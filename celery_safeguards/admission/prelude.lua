@@ -46,9 +46,10 @@ end
 -- text), JSON of times (us from now, as text). One text in place of many arguments: a client spends more on each
 -- argument than the server on the whole script.
 local function write(record, rev, pairs_of, now, i)
-  pairs_of[#pairs_of + 1] = 'rev'
-  pairs_of[#pairs_of + 1] = text(tonumber(rev or '0') + 1)
-  for field, value in pairs(cjson.decode(ARGV[i + 1])) do
+  local fields = cjson.decode(ARGV[i + 1])
+  -- Above both: where an owner's copy comes along, its revision is that of the claim, and renewals have moved on since.
+  fields.rev = text(math.max(tonumber(rev or '0'), tonumber(fields.rev or '0')) + 1)
+  for field, value in pairs(fields) do
     pairs_of[#pairs_of + 1] = field
     pairs_of[#pairs_of + 1] = value
   end

@@ -10,10 +10,10 @@
 
 local now, lease_us = now_us(), tonumber(ARGV[1])
 local m = meta(KEYS[1], now, lease_us, ARGV[2], true)
-local r = redis.call('HMGET', KEYS[2], 'owner', 'state')
+local r = redis.call('HMGET', KEYS[2], 'owner', 'state', 'rev')
 local is_claim = r[1] == ARGV[3] and r[2] == 'in_progress'
 if (r[1] and not is_claim) or m[1] == ARGV[4] then
   return reply('refused', now, m, '')
 end
-write(KEYS[2], nil, {}, now, 5)
+write(KEYS[2], r[3], {}, now, 5)
 return reply('restored', now, m, '')

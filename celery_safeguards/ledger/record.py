@@ -38,6 +38,8 @@ class ResultForm(StrEnum):
     STORED = "stored"
     WITHHELD = "withheld"
     """The task asked for `store_result=False`."""
+    IGNORED = "ignored"
+    """The body ended its delivery by `Ignore`."""
     TOO_LARGE = "too_large"
     NOT_ENCODABLE = "not_encodable"
 
@@ -81,6 +83,10 @@ class Record:
     fingerprint: str = ""
     result_form: ResultForm = ResultForm.STORED
     result: str = ""
+    continued_by: tuple[str, ...] = ()
+    """The task ids whose links, chain and chord have been sent what follows."""
+    steps: Mapping[str, Any] = field(default_factory=dict)
+    """Steps of the body by name: their result as JSON text, or None while begun and not known to have ended."""
     failure: Mapping[str, Any] = field(default_factory=dict)
     letter_id: str = ""
     letter: str = ""

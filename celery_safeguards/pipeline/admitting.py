@@ -36,9 +36,10 @@ from celery_safeguards.ledger.decide import (
     StoreView,
     start,
 )
-from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.ledger.record import Record, ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import burial_fields, write_letter
+from celery_safeguards.pipeline.continuing import has_continuation
 from celery_safeguards.pipeline.deferring import EagerWait, delay_seconds, is_overdue
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.results import encode_result, stored_result
@@ -48,9 +49,10 @@ from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Verify
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The work is done already; `result` is what the caller gets."""
+    """The work is done already; `result` is what the caller gets, `record` how it stands."""
 
     result: Any
+    record: Record
 
 
 class Admission:
@@ -146,7 +148,7 @@ class Admission:
                 record = delivery.settle_or_drop(hold, lambda: self._gate.settle_done(hold, ending))
                 self._close_letter(record, "verify says that it happened")
                 delivery.end(Outcome.DEDUPLICATED, "verify says that it happened")
-                return Finished(seen)
+                return Finished(seen, record)
             case DidNotHappen():
                 decision = start("verified", hold.record, delivery.plan.ledger, verified=True)
                 if isinstance(decision, Go):
@@ -207,19 +209,25 @@ class Admission:
             return None
         self._close_letter(hold.record, "a person said that it happened")
         self._delivery.end(Outcome.DEDUPLICATED, "a person said that it happened")
-        return Finished(seen)
+        return Finished(seen, hold.record)
 
     def _finished(self, record: Record | None) -> Finished | None:
         if record is None:
             return None
+        delivery = self._delivery
+        waits = has_continuation(delivery.request) and delivery.request.id not in record.continued_by
+        if waits and record.result_form is not ResultForm.STORED:
+            # None, or a marker, would be taken for the result by whatever waits for it.
+            reason = f"the work is done, but its result is not stored ({record.result_form}), and a task waits for it"
+            self._refuse_with_letter("unstored", FailureKind.DATA, reason)
         self._close_letter(record, "done")
-        self._delivery.end(Outcome.DEDUPLICATED)
-        return Finished(stored_result(record))
+        delivery.end(Outcome.DEDUPLICATED)
+        return Finished(stored_result(record), record)
 
     def _close_letter(self, record: Record, note: str) -> None:
         # Also on a duplicate: the process that succeeded may have died before it closed the letter.
-        if record.letter_id:
-            self._delivery.wiring.letters.close(record.letter_id, note)
+        for letter_id in self._delivery.letters_to_close(record):
+            self._delivery.wiring.letters.close(letter_id, note)
 
     def _fail(self, refusal: Refusal, record: Record | None) -> NoReturn:
         delivery = self._delivery
@@ -241,7 +249,9 @@ class Admission:
         """Bury this message alone: its record belongs to another lineage."""
         delivery = self._delivery
         letter = delivery.letter(None, kind=kind, reason=reason, effect_possible=False)
-        letter = replace(letter, id=f"{why}-{delivery.request.id}")
+        came_from = delivery.lineage.letter_id or ""
+        # A replay that ends as it did before belongs to the letter that it came from.
+        letter = replace(letter, id=came_from if came_from.startswith(f"{why}-") else f"{why}-{delivery.request.id}")
         write_letter(delivery.wiring, letter)
         delivery.end(Outcome.DEAD_LETTERED, reason)
         raise (ConflictingPayload if kind is FailureKind.CONFLICT else DeadLettered)(letter.id, kind.value, reason)

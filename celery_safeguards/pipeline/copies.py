@@ -47,19 +47,22 @@ def publish_copy(
         CopyRefused: nothing was published.
 
     """
+    given = dict(options or {})
+    given["headers"] = {**h.outgoing(request.headers), **(given.get("headers") or {}), **headers}
     signature = task.signature_from_request(
-        request,
-        args,
-        kwargs,
-        countdown=countdown_seconds,
-        retries=retries,
-        **{**(options or {}), "headers": {**h.outgoing(request.headers), **headers}},
+        request, args, kwargs, countdown=countdown_seconds, retries=retries, **given
     )
     try:
         task.publish(signature.args, signature.kwargs, add_to_parent=False, **signature.options)
     except Exception as error:
         # Whatever went wrong, from the broker to a serializer: the caller keeps the original message.
         raise CopyRefused(f"{task.name}[{request.id}]: {error!r}") from error
+
+
+def eager_copy(task: Any, request: Any, args: Any, kwargs: Any, *, headers: Mapping[str, Any]) -> Any:
+    """Return what Celery's `apply` runs next after an eager attempt: nothing is published."""
+    carried = {**h.outgoing(request.headers), **headers}
+    return task.signature_from_request(request, args, kwargs, retries=request.retries + 1, headers=carried)
 
 
 def lineage_headers(record: Record | None, key: str | None, lineage: h.Lineage) -> dict[str, Any]:

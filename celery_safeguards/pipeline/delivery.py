@@ -5,6 +5,7 @@ Every write under a claim goes through `settle`: it is tried again while the sto
 then nobody knows the outcome, and nothing is acknowledged.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from celery_safeguards.admission.plan import Plan
 from celery_safeguards.deadletter.letter import ErrorText, Letter
 from celery_safeguards.errors import (
     DeadLettered,
+    DeferralRefused,
     DroppedLocally,
     KeyRefused,
     LetteredError,
@@ -31,6 +33,7 @@ from celery_safeguards.policy import Policy
 from celery_safeguards.signals import end_delivery, lease_lost
 from celery_safeguards.wiring import Wiring
 
+logger = logging.getLogger(__name__)
 _MAX_PAUSE_SECONDS = 5.0
 
 
@@ -64,8 +67,18 @@ class Delivery:
         """Tell how this delivery ended."""
         end_delivery(self.task, self.request.id, outcome, self.key, reason)
 
+    def log(self, message: str) -> None:
+        """Tell the log something that changes no outcome."""
+        logger.warning("%s[%s] %s: %s", self.task.name, self.request.id, self.key, message)
+
+    def letters_to_close(self, record: Record) -> list[str]:
+        """Return the letters that a success ends: the record's, and the one that this replay came from."""
+        return [each for each in dict.fromkeys((record.letter_id, self.lineage.letter_id)) if each]
+
     def put_off(self, reason: str, record: Record | None, wait_seconds: float | None = None) -> NoReturn:
         """Publish a copy for later and end this delivery; raises `Deferred` or `DroppedLocally`."""
+        if self.request.is_eager:
+            raise DeferralRefused(f"{reason}: eager execution publishes nothing")
         put_off(
             self.task,
             self.request,
@@ -123,7 +136,7 @@ class Delivery:
         return compose_letter(
             self.wiring,
             self.request,
-            letter_id=(record.letter_id if record else "") or new_letter_id(),
+            letter_id=(record.letter_id if record else "") or self.lineage.letter_id or new_letter_id(),
             kind=kind,
             reason=reason,
             effect_possible=effect_possible,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import MaxRetriesExceededError, Reject, Retry
 
 from celery_safeguards.clock import Clock
 from celery_safeguards.deadletter.letter import ErrorText, describe_error
@@ -86,7 +86,9 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
         retry, delay = retry or RetryPolicy(), asked.delay_seconds(wiring.clock)
         failure = replace(failure, retryable=True, recognised=True)
         if asked.max_retries is not None:
-            retry = replace(retry, attempts=asked.max_retries + 1)
+            # One start can only lower the cap: admission holds every start of a key to the policy's.
+            wanted = max(1, asked.max_retries + 1)
+            retry = replace(retry, attempts=min(wanted, retry.attempts) if policy.retry else wanted)
     decision = decide(
         retry,
         failure,
@@ -95,6 +97,8 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
         random=wiring.chance,
         asked_delay_seconds=delay,
     )
+    if cause is asked and isinstance(decision, Bury):
+        cause = MaxRetriesExceededError(f"a retry was asked for, without an error: {decision.reason}")
     return NextStep(decision, failure, cause)
 
 

@@ -12,23 +12,24 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_safeguards.admission.gate import Gate, Hold
+from celery_safeguards.admission.gate import Ending, Gate, Hold
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import DeadLettered, KeyRefused, LeaseLost, NotOurs, StoreUnavailable
 from celery_safeguards.headers import OWNER, Lineage
 from celery_safeguards.ledger.decide import Arrival, OnUnknown
-from celery_safeguards.ledger.record import State
+from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
 from celery_safeguards.pipeline.burial import burial_fields, compose_letter, write_letter
-from celery_safeguards.pipeline.copies import CopyRefused, publish_copy
+from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation
+from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
 from celery_safeguards.pipeline.results import encode_result
-from celery_safeguards.pipeline.safe import Safe, running
+from celery_safeguards.pipeline.safe import KeyedSafe, running
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.policy import OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
@@ -47,6 +48,7 @@ def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, 
     except StoreUnavailable as error:
         return _without_store(delivery, error, answered=admission.answered)
     if isinstance(admitted, Finished):
+        continue_canvas(delivery, admitted.record, admitted.result)
         return admitted.result
     return _Run(delivery, admitted).run()
 
@@ -90,7 +92,7 @@ def _with_key(task: Any, request: Any, wiring: Wiring, lineage: Lineage) -> Line
         letter = compose_letter(
             wiring,
             request,
-            letter_id=f"keyless-{request.id}",
+            letter_id=lineage.letter_id or f"keyless-{request.id}",
             kind=FailureKind.DATA,
             reason=str(error),
             effect_possible=False,
@@ -120,25 +122,23 @@ class _Run:
 
     def __init__(self, delivery: Delivery, hold: Hold) -> None:
         self._delivery = delivery
-        self._hold = hold
+        self._safe = KeyedSafe(delivery, hold)
         clock = delivery.wiring.clock
         # The lease began on the store when the claim was made; what has passed of the series by then is in the record.
         self._body_began = clock.monotonic_seconds()
         lease_us = hold.record.lease_until_us - hold.record.series_began_us
         self._elapsed_before = max(0.0, to_seconds(lease_us) - delivery.gate.lease_seconds)
 
+    @property
+    def _hold(self) -> Hold:
+        """The claim as last renewed, with the steps the body has noted."""
+        return self._safe.hold
+
     def run(self) -> Any:
-        delivery, hold = self._delivery, self._hold
-        safe = Safe(
-            delivery.task,
-            delivery.request.id,
-            hold.record.attempt,
-            clock=delivery.wiring.clock,
-            gate=delivery.gate,
-            hold=hold,
-        )
+        """Run the body, and settle what came of it."""
+        delivery = self._delivery
         try:
-            with running(safe):
+            with running(self._safe):
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
                 raise_asked_retry(delivery.request)
                 if delivery.policy.ensure is not None:
@@ -160,11 +160,12 @@ class _Run:
             self._note_late_success(ending.text)
             lease_lost.send(delivery.task, task_id=delivery.request.id, key=delivery.key, reason=str(error))
             delivery.drop(f"succeeded, but another owner has the work ({error})", error)
-        if record.letter_id:
+        for letter_id in delivery.letters_to_close(record):
             self._quietly(
-                lambda: delivery.wiring.letters.close(record.letter_id, f"task {delivery.request.id} succeeded")
+                lambda ended=letter_id: delivery.wiring.letters.close(ended, f"task {delivery.request.id} succeeded")
             )
         delivery.end(Outcome.SUCCEEDED)
+        continue_canvas(delivery, record, seen)
         return seen
 
     def _note_late_success(self, result: str) -> None:
@@ -197,7 +198,7 @@ class _Run:
         step = next_step(delivery.wiring, delivery.policy, Attempt(hold.record.attempt, elapsed, error))
         # The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about.
         policy = delivery.plan.ledger.on_unknown
-        in_doubt = step.failure.effect_possible or hold.record.effect_possible
+        in_doubt = step.failure.effect_possible or hold.record.effect_possible or self._safe.has_begun_step
         effect_possible = in_doubt or policy is OnUnknown.VERIFY
         if effect_possible and policy is OnUnknown.QUARANTINE:
             self._bury(step, State.QUARANTINED, effect_possible=True)
@@ -209,8 +210,11 @@ class _Run:
         """The body itself ended the delivery: `Ignore` finishes the work without a result, `Reject` asks again."""
         delivery, hold = self._delivery, self._hold
         if isinstance(error, Ignore):
-            _, nothing = encode_result(None, store_result=True, max_bytes=1)
-            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
+            # What follows it, if anything, is the body's own business: `Task.replace` has handed the canvas on.
+            nothing = Ending(ResultForm.IGNORED)
+            record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
+            if has_continuation(delivery.request):
+                delivery.gate.mark_continued(record, delivery.request.id)
             delivery.end(Outcome.SUCCEEDED, "ignored by the body")
         else:
             failure = {"kind": FailureKind.TRANSIENT.value, "error": repr(error), "reason": "rejected by the body"}
@@ -229,9 +233,7 @@ class _Run:
         asked = error if isinstance(error, RetryAsked) else RetryAsked()
         headers = delivery.headers(record)
         if request.is_eager:
-            signature = delivery.task.signature_from_request(
-                request, asked.other_args, asked.other_kwargs, retries=request.retries + 1, headers=headers
-            )
+            signature = eager_copy(delivery.task, request, asked.other_args, asked.other_kwargs, headers=headers)
             raise Retry(exc=step.cause, when=delay, is_eager=True, sig=signature)
         try:
             publish_copy(

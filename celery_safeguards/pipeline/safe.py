@@ -9,15 +9,36 @@ monotonic clock counted from before the last confirmed renewal was sent:
 
 What stays open: a process that freezes between its checkpoint and the send, for longer than its remaining lease and
 the quiet period of `verify` together.
+
+`once` makes a body with several outside calls resumable: each step is noted before and after, and a later start gets
+the noted result in place of a second call.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from celery_safeguards.admission.gate import Gate, Hold
-from celery_safeguards.clock import Clock
-from celery_safeguards.errors import LeaseLost, SafeguardsError, StoreUnavailable
+from kombu.utils.json import dumps, loads
+
+from celery_safeguards.admission.gate import Hold
+from celery_safeguards.errors import DeadlineExceeded, LeaseLost, NotOurs, SafeguardsError, StoreUnavailable
+from celery_safeguards.ledger.decide import OnUnknown
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.budget import body_budget_seconds
+from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.failing import RetryAsked
+from celery_safeguards.pipeline.verifying import ask_outside
+from celery_safeguards.policy import CannotTell, Happened
 from celery_safeguards.signals import lease_lost
+
+_NO_TEXT = ""
+"""Noted of a step that has ended with a result JSON cannot carry."""
+
+
+class StepUnknown(SafeguardsError):
+    """Raised when a step was begun by an earlier start, and the outside cannot tell whether it happened."""
+
+    sg_failure_kind = FailureKind.UNKNOWN_OUTCOME
 
 
 class Safe:
@@ -32,23 +53,15 @@ class Safe:
 
     """
 
-    def __init__(
-        self,
-        task: Any,
-        task_id: str,
-        attempt: int,
-        *,
-        clock: Clock | None = None,
-        gate: Gate | None = None,
-        hold: Hold | None = None,
-    ) -> None:
+    def __init__(self, task_id: str, attempt: int, idempotency_key: str | None = None) -> None:
         self.task_id = task_id
         self.attempt = attempt
-        self.idempotency_key = hold.key.key if hold else None
-        self._task = task
-        self._clock = clock
-        self._gate = gate
-        self._hold = hold
+        self.idempotency_key = idempotency_key
+
+    @property
+    def deadline(self) -> float | None:
+        """Wall time by which the body should have ended, seconds since the epoch; None where nothing limits it."""
+        return None
 
     def checkpoint(self) -> None:
         """
@@ -59,25 +72,132 @@ class Safe:
         Raises:
             LeaseLost: another owner may have the work by now. Begin no outside call; what was done so far is refused
                 at the end, and the message is answered again by `on_unknown`.
+            DeadlineExceeded: the start's time budget is used up; the attempt fails as `worker_timeout`.
 
         """
-        if self._hold is None or self._gate is None or self._clock is None:
-            return
-        left_seconds = self._hold.lease_ends - self._clock.monotonic_seconds()
-        if left_seconds > self._gate.lease_seconds / 3:
+
+    def once(self, step: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """
+        Call an outside system as a step of the operation, and note it: a later start returns the noted result.
+
+        One round trip before the call and one after. Without an idempotency key it is a plain call.
+
+        Args:
+            step: names the step; used once in a body.
+            call: called with `args` and `kwargs`.
+            args: positional arguments.
+            kwargs: keyword arguments.
+
+        Returns:
+            The result, as JSON carries it: the same from a call and from the note.
+
+        Raises:
+            LeaseLost: the claim is gone; the call was not made.
+            Retry: an earlier start has begun this step, and `verify` cannot tell whether it happened.
+
+        """
+        return call(*args, **kwargs)
+
+
+class KeyedSafe(Safe):
+    """The view of a body that runs under a claim."""
+
+    def __init__(self, delivery: Delivery, hold: Hold) -> None:
+        super().__init__(delivery.request.id, hold.record.attempt, delivery.key)
+        self.hold = hold
+        self.has_begun_step = False
+        """Whether an outside call may have been made in this start."""
+        self._delivery = delivery
+        self._used: set[str] = set()
+        self._ends = self._now() + body_budget_seconds(delivery.task, delivery.request.timelimit)
+
+    @property
+    def deadline(self) -> float | None:
+        """Wall time by which the body should have ended, seconds since the epoch."""
+        return self._delivery.wiring.clock.wall_seconds() + self._ends - self._now()
+
+    def checkpoint(self) -> None:
+        """Return if the claim still holds; see `Safe.checkpoint`."""
+        if self._now() >= self._ends:
+            raise DeadlineExceeded(f"{self.idempotency_key}: its time budget is used up")
+        left_seconds = self.hold.lease_ends - self._now()
+        if left_seconds > self._delivery.gate.lease_seconds / 3:
             return
         try:
-            renewed = self._gate.renew(self._hold)
+            renewed = self._delivery.gate.renew(self.hold)
         except StoreUnavailable as error:
-            if left_seconds > 0:
+            if self._now() < self.hold.lease_ends:
                 return
             raise self._lost(f"its lease is over and the store does not answer ({error})") from error
         if renewed is None:
             raise self._lost("its claim was taken over")
-        self._hold = renewed
+        self.hold = renewed
+
+    def once(self, step: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an outside system as a step of the operation; see `Safe.once`."""
+        if step in self._used:
+            raise SafeguardsError(f"step {step!r} is used twice in one body: name each call once")
+        self._used.add(step)
+        self.checkpoint()
+        steps = self.hold.record.steps
+        if steps.get(step) is not None:
+            return self._noted(step, steps[step])
+        self.has_begun_step = True
+        if step in steps:
+            known = self._ask_about(step)
+            if known is not None:
+                return self._note(step, known.result)
+        else:
+            self._write(step, None)
+        return self._note(step, call(*args, **kwargs))
+
+    def _ask_about(self, step: str) -> Happened | None:
+        """
+        Return what is known of a step that an earlier start has begun.
+
+        None means: call. By `rerun` because twice is harmless; with `quarantine` because only a person's word, that
+        nothing happened, can have led here.
+        """
+        delivery = self._delivery
+        verify = delivery.plan.idempotent.verify
+        if delivery.plan.ledger.on_unknown is not OnUnknown.VERIFY or verify is None:
+            return None
+        verdict = ask_outside(verify, delivery.arguments(), delivery.key, step)
+        if isinstance(verdict, CannotTell):
+            unknown = StepUnknown(f"{self.idempotency_key}: step {step!r} was begun before; {verdict.reason}")
+            raise RetryAsked(unknown, max(1.0, verify.after_seconds)) from unknown
+        return verdict if isinstance(verdict, Happened) else None
+
+    def _noted(self, step: str, text: str) -> Any:
+        if text == _NO_TEXT:
+            raise SafeguardsError(
+                f"{self.idempotency_key}: step {step!r} is done, but JSON could not carry its result: "
+                "return something simple from it, such as an id"
+            )
+        return loads(text)  # type: ignore[no-untyped-call]
+
+    def _note(self, step: str, result: Any) -> Any:
+        try:
+            text = str(dumps(result))  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError, RecursionError):
+            self._write(step, _NO_TEXT)
+            return result
+        self._write(step, text)
+        return loads(text)  # type: ignore[no-untyped-call]
+
+    def _write(self, step: str, text: str | None) -> None:
+        try:
+            self.hold = self._delivery.gate.note_step(self.hold, step, text)
+        except NotOurs as error:
+            raise self._lost(f"its claim was taken over ({error})") from error
+        except StoreUnavailable as error:
+            raise self._lost(f"step {step!r} could not be noted ({error})") from error
+
+    def _now(self) -> float:
+        return self._delivery.wiring.clock.monotonic_seconds()
 
     def _lost(self, reason: str) -> LeaseLost:
-        lease_lost.send(self._task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
+        lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
         return LeaseLost(f"{self.idempotency_key}: {reason}")
 
 
@@ -98,17 +218,12 @@ def current_safe() -> Safe:
     return safe
 
 
-def running(safe: Safe | None) -> "_Running":
-    """Make `safe` the current one within a `with` block."""
-    return _Running(safe)
-
-
-class _Running:
-    """A context manager without a generator: it stands on the hot path of every task."""
+class running:  # noqa: N801 - read as a word: `with running(safe):`
+    """Make a view the current one; no generator, since it stands on the hot path of every task."""
 
     __slots__ = ("_safe", "_token")
 
-    def __init__(self, safe: Safe | None) -> None:
+    def __init__(self, safe: Safe) -> None:
         self._safe = safe
 
     def __enter__(self) -> None:

@@ -17,7 +17,7 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.key import bind, body_signature
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
-from celery_safeguards.pipeline.copies import CopyRefused, publish_copy
+from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.deferring import put_off
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
@@ -34,15 +34,11 @@ def run_unkeyed(
     task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, unprotected_key: str | None = None
 ) -> Any:
     """Run one delivery of a task without a key, or of one whose key cannot be claimed while the store is down."""
-    counted = (
-        _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
-    )
+    counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
     if counted:
         _begin_counted_start(task, request)
-    safe = Safe(task, request.id, request.retries + 1)
-    safe.idempotency_key = unprotected_key
     try:
-        with running(safe):
+        with running(Safe(request.id, request.retries + 1, unprotected_key)):
             result = task.run(*args, **kwargs)
             raise_asked_retry(request)
             if task.policy.ensure is not None:
@@ -51,6 +47,8 @@ def run_unkeyed(
         _failed(task, request, error, counted=counted)
     if counted:
         _end_counted_start(task, request)
+    if request.headers and h.LETTER in request.headers:
+        _close_letter(task, request)
     if delivery_ended.receivers:
         end_delivery(task, request.id, Outcome.SUCCEEDED)
     return result
@@ -88,6 +86,17 @@ def _end_counted_start(task: Any, request: Any) -> None:
         logger.warning("%s[%s]: its start count stays: %s", task.name, request.id, error)
 
 
+def _close_letter(task: Any, request: Any) -> None:
+    """Close the letter that this replay came from."""
+    letter_id = Lineage.from_headers(request.headers).letter_id
+    try:
+        if letter_id is not None:
+            Wiring.of(task.app).letters.close(letter_id, f"task {request.id} succeeded")
+    except StoreUnavailable as error:
+        # The work is done: a letter that stays "replayed" is the lesser lie.
+        logger.warning("%s[%s]: letter %s could not be closed: %s", task.name, request.id, letter_id, error)
+
+
 def _failed(task: Any, request: Any, error: Exception, *, counted: bool) -> NoReturn:
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
         error = RetryAsked(error.exc, error.when)
@@ -113,9 +122,7 @@ def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Excepti
     asked = error if isinstance(error, RetryAsked) else RetryAsked()
     carried = {h.BEGAN: began}
     if request.is_eager:
-        signature = task.signature_from_request(
-            request, asked.other_args, asked.other_kwargs, retries=request.retries + 1, headers=carried
-        )
+        signature = eager_copy(task, request, asked.other_args, asked.other_kwargs, headers=carried)
         raise Retry(exc=step.cause, when=0, is_eager=True, sig=signature)
     try:
         publish_copy(

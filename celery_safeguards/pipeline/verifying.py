@@ -11,13 +11,13 @@ logger = logging.getLogger(__name__)
 MAX_REASON_CHARS = 1_000
 
 
-def ask_outside(verify: Verify, arguments: Mapping[str, Any], key: str) -> Verdict:
+def ask_outside(verify: Verify, arguments: Mapping[str, Any], key: str, step: str | None = None) -> Verdict:
     """
     Return the verdict of the user's function; an exception, or an answer of another type, is no answer.
 
     Safe when: the caller holds the key's claim, so that no other delivery acts on the same question.
     """
-    offered = {**arguments, "idempotency_key": key, "step": None}
+    offered = {**arguments, "idempotency_key": key, "step": step}
     try:
         verdict = call_with_named(verify.find, (), offered)
     except Exception as error:  # noqa: BLE001 - the function is the user's, and its dependency may be down

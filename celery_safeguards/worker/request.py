@@ -29,14 +29,13 @@ from celery_safeguards.deadletter.letter import ErrorText
 from celery_safeguards.errors import DroppedLocally, KeyRefused, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.policy import Declared
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import keeper_of
 
 logger = logging.getLogger(__name__)
-_DEFAULT_BUDGET_SECONDS = 3_600.0
-_AFTER_HARD_LIMIT_SECONDS = 30.0
 
 
 class SafeRequest(Request):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Renew the claim that the child is about to make."""
         keeper, key = keeper_of(self.app), self._record_key()
         if keeper is not None and key is not None:
-            keeper.keep(self.sg_owner, key, self.id, pid, self._budget_seconds())
+            keeper.keep(self.sg_owner, key, self.id, pid, lease_budget_seconds(self.task, self.time_limits))
         super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
@@ -177,13 +176,6 @@ class SafeRequest(Request):  # type: ignore[misc]
         keeper = keeper_of(self.app)
         if keeper is not None:
             keeper.forget(self.sg_owner)
-
-    def _budget_seconds(self) -> float:
-        """How long one start may hold its claim: beyond it the body counts as hung."""
-        if self.task.policy.max_lease_seconds is not None:
-            return float(self.task.policy.max_lease_seconds)
-        hard_seconds = (self.time_limits or (None, None))[0] or self.task.time_limit
-        return float(hard_seconds) + _AFTER_HARD_LIMIT_SECONDS if hard_seconds else _DEFAULT_BUDGET_SECONDS
 
 
 def _kind_of(error: BaseException) -> FailureKind:

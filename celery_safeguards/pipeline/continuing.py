@@ -1,0 +1,119 @@
+"""
+What follows a keyed success: its links, its chain, its place in a chord; sent at least once, by whoever is first.
+
+Celery's tracer sends links and the chain itself, after the body. When the broker refuses, it stores FAILURE, and the
+worker acknowledges: the rest of the chain is gone (celery 5.5 to 5.7, `app/trace.py`). Here the pipeline sends them,
+after the settle and before it returns, and takes them off the request, so that the tracer finds nothing to send:
+
+    settle done → send links and chain → mark the record `continued_by` this task id → acknowledge
+    killed before the send, or refused by the broker: the redelivery finds *done, not continued* and sends
+    killed between send and mark: sent twice; both carry the same parent id, and a keyed link is one operation
+
+The chord's part is reported by the result back end when the tracer stores the result; it is marked after that. A
+duplicate under the same id that finds its mark sends and reports nothing. One under another id has a canvas of its own.
+"""
+
+from typing import Any
+
+from celery.canvas import group, maybe_signature
+
+from celery_safeguards.errors import DeadLettered, StoreUnavailable
+from celery_safeguards.ledger.record import Record
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.failing import error_text
+from celery_safeguards.retry.classify import classify
+
+TO_MARK = "sg_to_mark"
+"""Where a chord's member leaves what is to be marked once its part is reported."""
+_PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
+
+
+def has_continuation(request: Any) -> bool:
+    """Whether anything waits for this task's result: a link, the rest of a chain, a chord."""
+    return bool(request.callbacks or request.chain or request.chord)
+
+
+def continue_canvas(delivery: Delivery, record: Record, result: Any) -> None:
+    """
+    Send what follows, unless this id's continuation was sent before.
+
+    Raises:
+        DroppedLocally: the broker did not take it; the redelivery will send it.
+        DeadLettered: it can never be sent, for instance because the result does not fit the next task.
+
+    """
+    request = delivery.request
+    if request.is_eager or not has_continuation(request):
+        return
+    if request.id in record.continued_by:
+        request.callbacks = request.chain = request.chord = None
+        return
+    try:
+        _send(delivery.task, request, result)
+    except Exception as error:  # noqa: BLE001
+        # Whatever sending raises, from the broker to the next task's own argument check.
+        if classify(error).kind in _PASSING:
+            delivery.drop(f"its continuation could not be sent ({error!r})", error)
+        _bury_continuation(delivery, error)
+    request.callbacks = request.chain = None
+    if request.chord:
+        setattr(request, TO_MARK, (delivery, record))
+    else:
+        _mark(delivery, record)
+
+
+def mark_reported(request: Any) -> None:
+    """Mark a chord's member as continued: the tracer has stored its result and reported its part."""
+    delivery, record = getattr(request, TO_MARK, (None, None))
+    if delivery is not None and record is not None:
+        _mark(delivery, record)
+
+
+def _send(task: Any, request: Any, result: Any) -> None:
+    """Send as `build_tracer` of celery 5.5 to 5.7 does: groups one by one, other links as one group, then the chain."""
+    app, priority = task.app, None
+    if app.conf.task_inherit_parent_priority:
+        priority = (request.delivery_info or {}).get("priority")
+    family = {"parent_id": request.id, "root_id": request.root_id or request.id, "priority": priority}
+    links = [maybe_signature(link, app=app) for link in request.callbacks or ()]
+    singles = [link for link in links if not isinstance(link, group)]
+    for link in links:
+        if isinstance(link, group):
+            link.apply_async((result,), **family)
+    if len(singles) == 1:
+        singles[0].apply_async((result,), **family)
+    elif singles:
+        group(singles, app=app).apply_async((result,), **family)
+    if request.chain:
+        following = maybe_signature(request.chain[-1], app=app)
+        following.apply_async((result,), chain=request.chain[:-1], **family)
+
+
+def _mark(delivery: Delivery, record: Record) -> None:
+    try:
+        delivery.gate.mark_continued(record, delivery.request.id)
+    except StoreUnavailable as error:
+        # It is sent; without the mark a redelivery sends it once more, which a continuation must bear anyway.
+        delivery.log(f"its continuation is sent but not marked: {error}")
+
+
+def _bury_continuation(delivery: Delivery, error: Exception) -> None:
+    """The work is done and stays done; what could not follow it becomes a letter, from which it can be sent again."""
+    text = error_text(delivery.wiring, error)
+    letter = compose_letter(
+        delivery.wiring,
+        delivery.request,
+        letter_id=f"continuation-{delivery.request.id}",
+        kind=classify(error).kind,
+        reason="the work is done, but what follows it cannot be sent",
+        effect_possible=False,
+        error=text,
+        attempts=0,
+        key=delivery.key,
+        scope=delivery.gate.key.scope,
+    )
+    write_letter(delivery.wiring, letter)
+    delivery.end(Outcome.DEAD_LETTERED, letter.reason)
+    raise DeadLettered(letter.id, letter.kind.value, f"{text.type}: {text.message}") from error
