@@ -1,5 +1,5 @@
 """
-What follows a keyed success: its links, its chain, its place in a chord; sent at least once, by whoever is first.
+What follows a success: its links, its chain, its place in a chord; sent at least once, by whoever is first.
 
 Celery's tracer sends links and the chain itself, after the body. When the broker refuses, it stores FAILURE, and the
 worker acknowledges: the rest of the chain is gone (celery 5.5 to 5.7, `app/trace.py`). Here the pipeline sends them,
@@ -9,21 +9,27 @@ after the settle and before it returns, and takes them off the request, so that 
     killed before the send, or refused by the broker: the redelivery finds *done, not continued* and sends
     killed between send and mark: sent twice; both carry the same parent id, and a keyed link is one operation
 
+Without a key there is no record and no mark: a delivery whose continuation the broker refuses is dropped all the same,
+and its redelivery runs the body again.
+
 The chord's part is reported by the result back end when the tracer stores the result; it is marked after that. A
 duplicate under the same id that finds its mark sends and reports nothing. One under another id has a canvas of its own.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.canvas import group, maybe_signature
 
-from celery_safeguards.errors import DeadLettered, StoreUnavailable
+from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
+from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.failing import error_text
 from celery_safeguards.retry.classify import classify
+from celery_safeguards.signals import end_delivery
+from celery_safeguards.wiring import Wiring
 
 TO_MARK = "sg_to_mark"
 """Where a chord's member leaves what is to be marked once its part is reported."""
@@ -50,18 +56,31 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any) -> None:
     if request.id in record.continued_by:
         request.callbacks = request.chain = request.chord = None
         return
-    try:
-        _send(delivery.task, request, result)
-    except Exception as error:  # noqa: BLE001
-        # Whatever sending raises, from the broker to the next task's own argument check.
-        if classify(error).kind in _PASSING:
-            delivery.drop(f"its continuation could not be sent ({error!r})", error)
-        _bury_continuation(delivery, error)
-    request.callbacks = request.chain = None
+    send_what_follows(delivery.task, request, result)
     if request.chord:
         setattr(request, TO_MARK, (delivery, record))
     else:
         _mark(delivery, record)
+
+
+def send_what_follows(task: Any, request: Any, result: Any) -> None:
+    """
+    Send links and chain, and take them off the request: the tracer finds nothing more to send.
+
+    Raises:
+        DroppedLocally: the broker did not take them.
+        DeadLettered: they can never be sent; a letter keeps the message.
+
+    """
+    try:
+        _send(task, request, result)
+    except Exception as error:
+        # Whatever sending raises, from the broker to the next task's own argument check.
+        if classify(error).kind in _PASSING:
+            end_delivery(task, request.id, Outcome.FENCED, None, f"its continuation could not be sent ({error!r})")
+            raise DroppedLocally(repr(error)) from error
+        _bury_continuation(task, request, error)
+    request.callbacks = request.chain = None
 
 
 def mark_reported(request: Any) -> None:
@@ -99,21 +118,21 @@ def _mark(delivery: Delivery, record: Record) -> None:
         delivery.log(f"its continuation is sent but not marked: {error}")
 
 
-def _bury_continuation(delivery: Delivery, error: Exception) -> None:
+def _bury_continuation(task: Any, request: Any, error: Exception) -> NoReturn:
     """The work is done and stays done; what could not follow it becomes a letter, from which it can be sent again."""
-    text = error_text(delivery.wiring, error)
+    wiring = Wiring.of(task.app)
+    text = error_text(wiring, error)
     letter = compose_letter(
-        delivery.wiring,
-        delivery.request,
-        letter_id=f"continuation-{delivery.request.id}",
+        wiring,
+        request,
+        letter_id=f"continuation-{request.id}",
         kind=classify(error).kind,
         reason="the work is done, but what follows it cannot be sent",
         effect_possible=False,
         error=text,
         attempts=0,
-        key=delivery.key,
-        scope=delivery.gate.key.scope,
+        key=Lineage.from_headers(request.headers).key,
     )
-    write_letter(delivery.wiring, letter)
-    delivery.end(Outcome.DEAD_LETTERED, letter.reason)
+    write_letter(wiring, letter)
+    end_delivery(task, request.id, Outcome.DEAD_LETTERED, letter.key, letter.reason)
     raise DeadLettered(letter.id, letter.kind.value, f"{text.type}: {text.message}") from error
