@@ -11,6 +11,7 @@ Everything this package raises.
     ├── DeadlineExceeded            the body's time budget is over
     └── LetteredError               what Celery sees as FAILURE; each names its dead letter
         ├── DeadLettered            this work failed for good
+        │   └── DeadBefore          the same, to a message whose series has failed before
         ├── Quarantined             its outcome is unknown, and a person or `verify` must say
         ├── ConflictingPayload      same idempotency key, other arguments
         ├── Refused                 a new publication of dead work, where `on_dead="refuse"`
@@ -88,6 +89,10 @@ class LetteredError(SafeguardsError):
 
 class DeadLettered(LetteredError):
     """Raised when work failed for good: its message, cause and history are in the letter, ready to replay."""
+
+
+class DeadBefore(DeadLettered):
+    """Raised to a late copy of a message that was dead-lettered before: nothing new has failed."""
 
 
 class Quarantined(LetteredError):

@@ -21,7 +21,7 @@ import celery
 
 from celery_safeguards import headers as h
 from celery_safeguards.admission.plan import Plan
-from celery_safeguards.errors import ConfigurationError, KeyRefused
+from celery_safeguards.errors import AttachedToLetter, ConfigurationError, DeadBefore, KeyRefused, Refused
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
@@ -30,6 +30,8 @@ from celery_safeguards.pipeline.safe import Safe, current_safe
 from celery_safeguards.policy import Declared, Policy, Safeguards
 from celery_safeguards.wiring import Wiring
 
+NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
+"""Failures that only repeat what a letter says already."""
 _CELERYS_OWN = "celery."
 _LEASE_STEP = "celery_safeguards.worker.steps:LeaseStep"
 _CHECK_STEP = "celery_safeguards.worker.steps:CheckStep"
@@ -75,6 +77,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         if cls.policy.idempotent is not None:
             cls.plan = Plan.of(cls.name, _run_of(cls), cls.policy)
             cls.on_success = _marking_continuation(cls.on_success)
+        # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
+        cls.throws = (*(cls.throws or ()), *NOTHING_NEW)
         # By name: the worker's side is loaded in workers only.
         app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP})
 

@@ -16,9 +16,9 @@ from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import (
     AttachedToLetter,
     ConflictingPayload,
+    DeadBefore,
     DeadLettered,
     NotOurs,
-    Quarantined,
     Refused,
     StoreUnavailable,
 )
@@ -234,9 +234,8 @@ class Admission:
         if refusal is Refusal.CONFLICT or record is None:
             self._refuse_with_letter("conflict", FailureKind.CONFLICT, "the key is in use with other arguments")
         if refusal is Refusal.STORED:
-            quarantined = record.state is State.QUARANTINED
             delivery.end(Outcome.REFUSED, "this id had its series")
-            raise delivery.lettered(Quarantined if quarantined else DeadLettered, record)
+            raise delivery.lettered(DeadBefore, record)
         error = AttachedToLetter if refusal is Refusal.ATTACHED else Refused
         # A letter that still lies in a spool, or is damaged, is named all the same.
         with suppress(NoSuchLetter, LetterUnreadable):
