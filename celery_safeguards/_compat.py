@@ -47,3 +47,25 @@ def drop_locally(request: Any) -> None:
     if dirty is not None:
         dirty.add(message.delivery_tag)
     request.acknowledged = True
+
+
+def close_to_the_end(channel: Any) -> None:
+    """
+    Let a worker that holds unacknowledged messages outlive a Redis broker that is down.
+
+    Celery closes a lost connection twice. The first time the Redis channel fails to read an outstanding answer and
+    stays open, and its transport forgets the server's address. The second time the channel wants to put its messages
+    back, has no address, and the worker ends by `'NoneType' object has no attribute 'hostname'` (celery 5.7,
+    `worker/consumer/consumer.py`; kombu 5.7, `transport/redis.py`). Closed to the end the first time, it keeps the
+    address, and what still runs acknowledges through it once the server is back.
+    """
+    close = channel.close
+
+    def close_again_if_it_failed() -> None:
+        try:
+            close()
+        except Exception:  # noqa: BLE001 - whatever broke, the second time it is not read from any more
+            close()
+
+    if hasattr(channel, "_in_poll"):
+        channel.close = close_again_if_it_failed

@@ -39,7 +39,7 @@ class Settings:
     """First pause between two tries to write an outcome; tries end with the lease."""
 
     store_wait_seconds: float = 10.0
-    """How long a pool child waits for a store that is down before it puts the message off."""
+    """How long a pool child waits for a store that is down before it puts the message off; at most half a lease."""
 
     deferral_base_seconds: float = 1.0
     """First delay of a message that found its key busy; doubles each time."""
@@ -75,11 +75,7 @@ class Settings:
 
         """
         known = {field.name for field in fields(cls)}
-        given = {
-            name.removeprefix(PREFIX): value
-            for name, value in app.conf.items()
-            if isinstance(name, str) and name.startswith(PREFIX) and value is not None
-        }
+        given = _given(app)
         for name in sorted(given.keys() - known):
             hint = nearest(name, known)
             raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
@@ -93,9 +89,13 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
-                isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
             ):
                 raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
+        if not isinstance(self.strict, bool):
+            raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
+        if self.store_url is not None and not isinstance(self.store_url, str):
+            raise ConfigurationError(f"{PREFIX}store_url={self.store_url!r}: give a Redis URL")
         if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):
             raise ConfigurationError(
                 f"{PREFIX}namespace={self.namespace!r}: give a short name without spaces, colons or braces"
@@ -115,6 +115,20 @@ class Settings:
     def renew_every_seconds(self) -> float:
         """Pause between two renewals."""
         return self.lease_seconds / 3
+
+
+def _given(app: Any) -> dict[str, Any]:
+    """Return our settings: `safeguards_x`, or `CELERY_SAFEGUARDS_X` under Celery's namespace, as Django has them."""
+    long = f"{app.namespace}_{PREFIX}".upper() if app.namespace else None
+    by_long, by_short = {}, {}
+    for name, value in app.conf.items():
+        if not isinstance(name, str) or value is None:
+            continue
+        if name.startswith(PREFIX):
+            by_short[name.removeprefix(PREFIX)] = value
+        elif long is not None and name.startswith(long):
+            by_long[name.removeprefix(long).lower()] = value
+    return {**by_long, **by_short}
 
 
 def _broker_if_redis(app: Any) -> str | None:

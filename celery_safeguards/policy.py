@@ -118,6 +118,8 @@ class Idempotent:
             same key is a conflict and is never run.
         retention_seconds: how long a finished record is kept: longer than the longest ETA, all retries and the
             broker's redelivery together. Beyond it a unique constraint in your database is the fence.
+        quiet_seconds: with `"quarantine"`, how long a request of a lost start may still be in flight: a person's word
+            that nothing happened does not count before. `Verify` has `after_seconds` for that.
         store_result: False keeps the result out of the store: a duplicate then gets a marker, not the value.
 
     """
@@ -129,6 +131,7 @@ class Idempotent:
     scope: str | None = None
     fingerprint: tuple[str, ...] | None = None
     retention_seconds: float = WEEK_SECONDS
+    quiet_seconds: float = 30.0
     store_result: bool = True
 
     def __post_init__(self) -> None:
@@ -140,11 +143,14 @@ class Idempotent:
                 raise ConfigurationError('Idempotent.on_unknown="verify": give Verify(find, after_seconds=...)')
             object.__setattr__(self, "on_unknown", _choice("Idempotent.on_unknown", self.on_unknown, OnUnknown))
         object.__setattr__(self, "on_dead", _choice("Idempotent.on_dead", self.on_dead, OnDead))
-        if self.scope is not None and (not self.scope or "#" in self.scope):
+        if self.scope is not None and (not isinstance(self.scope, str) or not self.scope or "#" in self.scope):
             raise ConfigurationError(f"Idempotent.scope={self.scope!r}: give a name without '#'")
-        if isinstance(self.fingerprint, str) or self.fingerprint == ():
+        if self.fingerprint is not None and not _is_names(self.fingerprint):
             raise ConfigurationError(f"Idempotent.fingerprint={self.fingerprint!r}: give a tuple of parameter names")
         _number("Idempotent.retention_seconds", self.retention_seconds, at_least=1)
+        if not isinstance(self.store_result, bool):
+            raise ConfigurationError(f"Idempotent.store_result={self.store_result!r}: give True or False")
+        _number("Idempotent.quiet_seconds", self.quiet_seconds, at_least=0)
 
     @property
     def verify(self) -> Verify | None:
@@ -192,6 +198,9 @@ class Safeguards:
     max_lease_seconds: float | Unset = UNSET
 
     def __post_init__(self) -> None:
+        for name in ("repeatable", "at_most_once"):
+            if not isinstance(getattr(self, name), bool | Unset):
+                raise ConfigurationError(f"Safeguards.{name}={getattr(self, name)!r}: give True or False")
         declared = self.declared()
         if len(declared) > 1:
             raise ConfigurationError(f"Safeguards({' and '.join(declared)}): declare one of them")
@@ -211,6 +220,8 @@ class Safeguards:
 
     def __or__(self, later: "Safeguards") -> "Safeguards":
         """Return these safeguards with what the later ones set."""
+        if not isinstance(later, Safeguards):
+            return NotImplemented
         ours, theirs = self.given(), later.given()
         if later.declared():
             ours = {name: value for name, value in ours.items() if name not in _DECLARATIONS}
@@ -223,7 +234,7 @@ class Safeguards:
 
     def declared(self) -> list[str]:
         """Return which of the three declarations is set."""
-        return [name for name in _DECLARATIONS if getattr(self, name) not in {UNSET, False}]
+        return [name for name in _DECLARATIONS if getattr(self, name) not in (UNSET, False)]
 
 
 class Declared(StrEnum):
@@ -271,7 +282,7 @@ class Policy:
         return LedgerPolicy(
             on_unknown=OnUnknown.VERIFY if verify else OnUnknown(str(self.idempotent.on_unknown)),
             on_dead=OnDead(self.idempotent.on_dead),
-            verify_after_seconds=verify.after_seconds if verify else 0.0,
+            quiet_seconds=verify.after_seconds if verify else self.idempotent.quiet_seconds,
             attempts=self.retry.attempts if self.retry else None,
             max_lost_starts=self.max_lost_starts,
         )
@@ -284,6 +295,10 @@ def call_with_named(function: Callable[..., Any], first: tuple[Any, ...], offere
         return function(*first, **offered)
     named = [each.name for each in parameters if each.kind not in {each.VAR_POSITIONAL, each.POSITIONAL_ONLY}]
     return function(*first, **{name: offered[name] for name in named[len(first) :] if name in offered})
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(each, str) for each in value)
 
 
 def _choice(field: str, value: object, choices: type[_E]) -> _E:

@@ -27,12 +27,13 @@ from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
 from celery_safeguards.pipeline.refusing import refuse_publish
 from celery_safeguards.pipeline.safe import Safe, current_safe
-from celery_safeguards.policy import Declared, Policy, Safeguards
+from celery_safeguards.policy import UNSET, Declared, Policy, Safeguards
 from celery_safeguards.wiring import Wiring
 
 NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
 """Failures that only repeat what a letter says already."""
 _CELERYS_OWN = "celery."
+_MARKS = "sg_marks"
 _LEASE_STEP = "celery_safeguards.worker.steps:LeaseStep"
 _CHECK_STEP = "celery_safeguards.worker.steps:CheckStep"
 
@@ -68,17 +69,24 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
         """
         super().on_bound(app)
-        if not cls.name or cls.name.startswith(_CELERYS_OWN):
+        name = _registered_name(cls, app)
+        if name is None or name.startswith(_CELERYS_OWN):
             return
-        cls.policy = Policy.of(merged_safeguards(cls))
-        if cls.policy.declared is Declared.AT_MOST_ONCE:
-            cls.acks_late = False
-        _refuse_what_undoes(cls)
-        if cls.policy.idempotent is not None:
-            cls.plan = Plan.of(cls.name, _run_of(cls), cls.policy)
+        try:
+            cls.policy = Policy.of(merged_safeguards(cls))
+            if cls.policy.declared is Declared.AT_MOST_ONCE:
+                cls.acks_late = False
+            _refuse_what_undoes(cls, name)
+            cls.plan = Plan.of(name, _run_of(cls), cls.policy) if cls.policy.idempotent is not None else None
+        except ConfigurationError:
+            # Celery has listed it before it was bound, and would hand it out unguarded to the next who asks.
+            app._tasks.pop(name, None)  # noqa: SLF001
+            raise
+        # Celery binds a task more than once, and a subclass inherits what its parent was given.
+        if cls.plan is not None and not hasattr(cls.on_success, _MARKS):
             cls.on_success = _marking_continuation(cls.on_success)
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
-        cls.throws = (*(cls.throws or ()), *NOTHING_NEW)
+        cls.throws = tuple(dict.fromkeys((*(cls.throws or ()), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
         app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP})
 
@@ -190,6 +198,7 @@ def _marking_continuation(on_success: Callable[..., Any]) -> Callable[..., Any]:
         mark_reported(self.request)
         return on_success(self, *args)
 
+    setattr(marking, _MARKS, True)
     return marking
 
 
@@ -200,6 +209,19 @@ def merged_safeguards(task: type) -> Safeguards:
         if not isinstance(value, Safeguards):
             raise ConfigurationError(f"{task.__name__}: safeguards={value!r}: give Safeguards(...)")
     return cast("Safeguards", reduce(or_, given))
+
+
+def _registered_name(task: Any, app: Any) -> str | None:
+    """
+    Return the name a task is registered under; None for a class without a body.
+
+    `register_task` gives an unnamed class's name to its instance only, which `on_bound` does not see (celery 5.7).
+    """
+    if task.name:
+        return str(task.name)
+    if inspect.getattr_static(task, "run") is inspect.getattr_static(celery.Task, "run"):
+        return None
+    return str(app.gen_task_name(task.__name__, task.__module__))
 
 
 def _run_of(task: type) -> Callable[..., Any]:
@@ -220,16 +242,20 @@ _REFUSED = {
 }
 
 
-def _refuse_what_undoes(task: Any) -> None:
+_REFUSED_AT_ANY_VALUE = frozenset({"max_retries", "default_retry_delay"})
+"""Here 0 and None ask for something, too: no retry, retries without an end, a retry at once."""
+
+
+def _refuse_what_undoes(task: Any, name: str) -> None:
     ours = task.__mro__[: task.__mro__.index(SafeTask)]
     for option, fix in _REFUSED.items():
-        given = next((vars(each)[option] for each in ours if option in vars(each)), None)
-        if given:
-            raise ConfigurationError(f"{task.name}: {option}={given!r} does not go with SafeTask: {fix}")
+        given = next((vars(each)[option] for each in ours if option in vars(each)), UNSET)
+        if given is not UNSET and (given or option in _REFUSED_AT_ANY_VALUE):
+            raise ConfigurationError(f"{name}: {option}={given!r} does not go with SafeTask: {fix}")
     late = task.policy.declared is not Declared.AT_MOST_ONCE
-    for option in ("acks_late", "acks_on_failure", "acks_on_timeout"):
+    for option in ("acks_late", "acks_on_failure_or_timeout", "acks_on_failure", "acks_on_timeout"):
         if late and getattr(task, option, None) is False:
             raise ConfigurationError(
-                f"{task.name}: {option}=False does not go with SafeTask: "
+                f"{name}: {option}=False does not go with SafeTask: "
                 "declare Safeguards(at_most_once=True) for work that may be lost but not repeated"
             )

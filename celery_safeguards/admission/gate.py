@@ -81,7 +81,7 @@ class Gate:
     def ask(self) -> Question:
         """Put the question, and claim the key at once where it has no record and nothing stands against it."""
         arrival, asked_at = self.arrival, self._clock.monotonic_seconds()
-        unproven = not (arrival.seen or arrival.letter_effect_possible or arrival.verdict is not None)
+        unproven = not arrival.seen and arrival.verdict is None
         first = self._start(None, new_series=True)
         answer = self._store.admit(self.key, arrival.owner, first, unproven=unproven, epoch=arrival.epoch)
         if answer.claimed and answer.record is not None:
@@ -129,6 +129,7 @@ class Gate:
             "state": State.DYING,
             "asking": False,
             "final": bury.final,
+            "released": False,
             "effect_possible": bury.effect_possible,
             "doubt_us": doubt_of(record) if record else 0,
             **burial,
@@ -144,13 +145,32 @@ class Gate:
         return self._settle(hold, {**_done(ending), **_settled(hold)})
 
     def settle_retry(
-        self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool
+        self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool, ambiguous: bool
     ) -> Record:
-        """Write that the body is to be started again, and when. Raises `NotOurs`, `StoreUnavailable`."""
+        """
+        Write that the body is to be started again, and when.
+
+        Args:
+            hold: the claim.
+            delay_seconds: from the store's now.
+            failure: of the attempt.
+            effect_possible: the attempt may have had an outside effect.
+            ambiguous: its end is not known, and a request may be in flight: `verify` waits. A definite end needs none.
+
+        Raises:
+            NotOurs: another owner holds the record.
+            StoreUnavailable: it is not known to be written.
+
+        """
+        doubted_before = hold.record.effect_possible
         fields = {"state": State.RETRY_DUE, "failure": dict(failure), **_settled(hold)}
-        fields["effect_possible"] = effect_possible or hold.record.effect_possible
-        after = {"not_before_us": delay_seconds, **({"doubt_us": 0.0} if effect_possible else {})}
-        return self._settle(hold, fields, after)
+        fields |= {"effect_possible": effect_possible or doubted_before}
+        after = {"not_before_us": delay_seconds}
+        if ambiguous:
+            after["doubt_us"] = 0.0
+        elif not doubted_before:
+            fields["doubt_us"] = 0
+        return self._settle(hold, fields, after, extra_seconds=delay_seconds)
 
     def settle_unanswered(self, hold: Hold, delay_seconds: float) -> Record:
         """Give back a claim that was held to ask, the doubt unchanged. Raises `NotOurs`, `StoreUnavailable`."""
@@ -210,8 +230,9 @@ class Gate:
         after_seconds: Mapping[str, float] | None = None,
         *,
         to_bury: bool = False,
+        extra_seconds: float = 0.0,
     ) -> Record:
-        retention = None if to_bury else self._plan.idempotent.retention_seconds
+        retention = None if to_bury else self._plan.idempotent.retention_seconds + extra_seconds
         change = Change(fields=fields, after_seconds=after_seconds or {}, retention_seconds=retention)
         in_lease = self._clock.monotonic_seconds() < hold.lease_ends
         return self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease)
@@ -226,6 +247,7 @@ class Gate:
             "state": State.IN_PROGRESS,
             "asking": False,
             "asked": 0,
+            "released": False,
             "attempt": 1 if new_series else record.attempt + 1,
             "lost_starts": 1 if new_series else record.lost_starts + 1,
             # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.

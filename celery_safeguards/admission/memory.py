@@ -82,7 +82,7 @@ class MemoryAdmissionStore:
             view, record = self._look(), self.read(key)
             if (record.rev if record else 0) == rev:
                 return Answer(view, self._claim(key, owner, change), claimed=True)
-            target = (owner, change.fields["state"], change.fields["asking"])
+            target = (owner, change.fields["state"], change.fields.get("asking", False))
             mine = record is not None and target == (record.owner, record.state, record.asking)
             return Answer(view, record, claimed=mine)
 

@@ -29,7 +29,7 @@ local function meta(key, now, lease_us, candidate, heard)
     if silent > lease_us / 2 then
       m[3] = text(now + lease_us)
       redis.call('HSET', key, 'pulse', text(now), 'takeover_from', m[3])
-    elseif silent > lease_us / 6 then
+    elseif silent > lease_us / 12 then
       redis.call('HSET', key, 'pulse', text(now))
     end
   end

@@ -60,7 +60,7 @@ class RedisAdmissionStore:
 
     def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
-        target = [encode(change.fields["state"]), encode(change.fields["asking"])]
+        target = [encode(change.fields["state"]), encode(change.fields.get("asking", False))]
         args = [owner, rev, *target, *_write(change)]
         status, view, found = self._record_script("take.lua", key, args)
         return Answer(view, _record(found), claimed=status == "taken")

@@ -11,6 +11,7 @@ What admit answers: one pure function of the record, the arriving message, the t
 | dying | finish the burial, then ask again |
 | dead or quarantined, a replay of its letter | a new series, by the person's verdict or as unknown |
 | dead or quarantined, an id that had its series | fail with the stored failure |
+| dead or quarantined, its letter discarded, another id | a new series; effect possible, as unknown |
 | dead, another id | by `on_dead`: refuse, run, attach |
 | quarantined, another id | attach |
 | done | return the stored result |
@@ -57,7 +58,8 @@ class LedgerPolicy:
 
     on_unknown: OnUnknown
     on_dead: OnDead = OnDead.REFUSE
-    verify_after_seconds: float = 0.0
+    quiet_seconds: float = 0.0
+    """How long a request of a lost start may still be in flight: neither `verify` nor a person is asked before."""
     attempts: int | None = None
     """Starts of the body in one series; None: only lost starts are bounded."""
     max_lost_starts: int = 3
@@ -73,7 +75,6 @@ class Arrival:
     seen: int = 0
     epoch: str | None = None
     letter_id: str | None = None
-    letter_effect_possible: bool = False
     verdict: Mapping[str, Any] | None = None
 
 
@@ -230,9 +231,6 @@ def _without_record(arrival: Arrival, policy: LedgerPolicy, store: StoreView) ->
         return _unknown("no record, but the message was started before", doubt_us, None, policy, store)
     if arrival.epoch is not None and arrival.epoch != store.epoch:
         return _unknown("no record, but the store has lost its data", store.admit_from_us, None, policy, store)
-    if arrival.letter_effect_possible:
-        doubt_us = store.admit_from_us
-        return _unknown("no record, but its letter may have had an effect", doubt_us, None, policy, store)
     return Go("no record")
 
 
@@ -260,6 +258,8 @@ def _buried(record: Record, arrival: Arrival, policy: LedgerPolicy, store: Store
         return Fail(Refusal.STORED)
     if arrival.letter_id and arrival.letter_id == record.letter_id:
         return _replayed(record, arrival, policy, store)
+    if record.released:
+        return _new_series("its letter was discarded", record, policy, store)
     if record.state is State.QUARANTINED or policy.on_dead is OnDead.ATTACH:
         return Fail(Refusal.ATTACHED)
     if policy.on_dead is OnDead.REFUSE:
@@ -270,7 +270,7 @@ def _buried(record: Record, arrival: Arrival, policy: LedgerPolicy, store: Store
 def _replayed(record: Record, arrival: Arrival, policy: LedgerPolicy, store: StoreView) -> Decision:
     if arrival.verdict is not None:
         # A request that the lost attempt sent may still land: no person's word is final before that.
-        due_us = record.doubt_us + to_us(policy.verify_after_seconds)
+        due_us = record.doubt_us + to_us(policy.quiet_seconds)
         if not arrival.verdict.get("happened") and store.now_us < due_us:
             return Defer("the verdict is not due", due_us)
         return _by_verdict(arrival.verdict, new_series=True)
@@ -305,7 +305,7 @@ def _unknown(
         return start(reason, record, policy, new_series=new_series)
     if policy.on_unknown is OnUnknown.QUARANTINE:
         return Bury(FailureKind.UNKNOWN_OUTCOME, State.QUARANTINED, reason, effect_possible=True, new_series=new_series)
-    due_us = doubt_us + to_us(policy.verify_after_seconds)
+    due_us = doubt_us + to_us(policy.quiet_seconds)
     if store.now_us < due_us:
         return Defer("verify is not due", due_us)
     return Ask(reason, doubt_us, new_series)

@@ -18,7 +18,13 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from celery_safeguards.errors import StoreUnavailable
+
 FORMAT = 1
+
+
+class RecordTooNew(StoreUnavailable):
+    """Raised when a newer version wrote a record: for this worker it is unavailable, and its message is put off."""
 
 
 class State(StrEnum):
@@ -88,6 +94,8 @@ class Record:
     steps: Mapping[str, Any] = field(default_factory=dict)
     """Steps of the body by name: their result as JSON text, or None while begun and not known to have ended."""
     failure: Mapping[str, Any] = field(default_factory=dict)
+    released: bool = False
+    """Its letter was discarded: a new publication begins a new series."""
     letter_id: str = ""
     letter: str = ""
     """While dying: the letter to write, whole, so that anybody can finish the burial."""
@@ -108,11 +116,11 @@ class Record:
         Read a stored record; fields of a newer minor version are left out.
 
         Raises:
-            ValueError: the record was written in a newer format than this version can read.
+            RecordTooNew: the record was written in a newer format than this version can read.
 
         """
         if int(stored.get("format", FORMAT)) > FORMAT:
-            raise ValueError(f"record format {stored['format']} is newer than {FORMAT}: upgrade this worker first")
+            raise RecordTooNew(f"record format {stored['format']} is newer than {FORMAT}: upgrade this worker")
         return cls(**{name: _DECODE[name](text) for name, text in stored.items() if name in _DECODE})
 
     def is_live(self, now_us: int) -> bool:

@@ -85,7 +85,9 @@ class Admission:
     def _ask_patiently(self) -> Question:
         """Wait for a store that is away: a child that waits takes no new work, which is the natural brake."""
         wiring = self._delivery.wiring
-        ends, pause = wiring.clock.monotonic_seconds() + wiring.settings.store_wait_seconds, 0.1
+        # Not longer than the main process lets a child be that may hold a claim it cannot renew.
+        wait_seconds = min(wiring.settings.store_wait_seconds, self._gate.lease_seconds / 2)
+        ends, pause = wiring.clock.monotonic_seconds() + wait_seconds, 0.1
         while True:
             try:
                 return self._gate.ask()

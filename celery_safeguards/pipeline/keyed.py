@@ -17,7 +17,7 @@ from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import DeadLettered, KeyRefused, LeaseLost, NotOurs, StoreUnavailable
-from celery_safeguards.headers import OWNER, Lineage
+from celery_safeguards.headers import OWNER, VERDICT, Lineage
 from celery_safeguards.ledger.decide import Arrival, OnUnknown
 from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
@@ -196,15 +196,18 @@ class _Run:
             self._given_back(error)
         elapsed = self._elapsed_before + delivery.wiring.clock.monotonic_seconds() - self._body_began
         step = next_step(delivery.wiring, delivery.policy, Attempt(hold.record.attempt, elapsed, error))
-        # The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about.
-        policy = delivery.plan.ledger.on_unknown
-        in_doubt = step.failure.effect_possible or hold.record.effect_possible or self._safe.has_begun_step
-        effect_possible = in_doubt or policy is OnUnknown.VERIFY
-        if effect_possible and policy is OnUnknown.QUARANTINE:
+        ambiguous = step.failure.effect_possible or self._safe.has_open_step
+        effect_possible = ambiguous or self._may_have_effect()
+        if effect_possible and delivery.plan.ledger.on_unknown is OnUnknown.QUARANTINE:
             self._bury(step, State.QUARANTINED, effect_possible=True)
         if isinstance(step.decision, Bury):
             self._bury(step, State.DEAD, effect_possible=effect_possible)
-        self._retry(step, step.decision, error, effect_possible=effect_possible)
+        self._retry(step, step.decision, error, effect_possible=effect_possible, ambiguous=ambiguous)
+
+    def _may_have_effect(self) -> bool:
+        """The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about."""
+        asks = self._delivery.plan.ledger.on_unknown is OnUnknown.VERIFY
+        return asks or self._hold.record.effect_possible or self._safe.has_begun_step
 
     def _given_back(self, error: Exception) -> NoReturn:
         """The body itself ended the delivery: `Ignore` finishes the work without a result, `Reject` asks again."""
@@ -218,20 +221,23 @@ class _Run:
             delivery.end(Outcome.SUCCEEDED, "ignored by the body")
         else:
             failure = {"kind": FailureKind.TRANSIENT.value, "error": repr(error), "reason": "rejected by the body"}
-            write = lambda: delivery.gate.settle_retry(hold, 0.0, failure, effect_possible=False)  # noqa: E731
-            delivery.settle_or_drop(hold, write)
+            doubt = {"effect_possible": self._may_have_effect(), "ambiguous": self._safe.has_open_step}
+            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, 0.0, failure, **doubt))
             delivery.end(Outcome.DEFERRED, "rejected by the body")
         raise error
 
-    def _retry(self, step: NextStep, again: Again, error: Exception, *, effect_possible: bool) -> NoReturn:
+    def _retry(
+        self, step: NextStep, again: Again, error: Exception, *, effect_possible: bool, ambiguous: bool
+    ) -> NoReturn:
         delivery, hold, request = self._delivery, self._hold, self._delivery.request
         delay = 0.0 if request.is_eager else again.delay_seconds
         text = error_text(delivery.wiring, step.cause)
         failure = {"kind": step.failure.kind.value, "error": f"{text.type}: {text.message}", "reason": "retried"}
-        write = lambda: delivery.gate.settle_retry(hold, delay, failure, effect_possible=effect_possible)  # noqa: E731
-        record = delivery.settle_or_drop(hold, write)
+        doubt = {"effect_possible": effect_possible, "ambiguous": ambiguous}
+        record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, delay, failure, **doubt))
         asked = error if isinstance(error, RetryAsked) else RetryAsked()
-        headers = delivery.headers(record)
+        # A person's verdict was about what came before this series: it says nothing of the start that has failed now.
+        headers = {**delivery.headers(record), VERDICT: None}
         if request.is_eager:
             signature = eager_copy(delivery.task, request, asked.other_args, asked.other_kwargs, headers=headers)
             raise Retry(exc=step.cause, when=delay, is_eager=True, sig=signature)

@@ -23,8 +23,9 @@ def encode_result(value: Any, *, store_result: bool, max_bytes: int) -> tuple[An
     try:
         text = dumps(value)  # type: ignore[no-untyped-call]
         seen = loads(text)  # type: ignore[no-untyped-call]
-    except (TypeError, ValueError, RecursionError):
-        # What JSON cannot carry: Celery's own serializer may, so the first reader still gets it.
+    except Exception:  # noqa: BLE001
+        # What JSON cannot carry: Celery's own serializer may, so the first reader still gets it. An encoder of the
+        # value's own class may raise anything, and the work is done all the same.
         return value, Ending(ResultForm.NOT_ENCODABLE)
     if not store_result:
         return seen, Ending(ResultForm.WITHHELD)

@@ -112,6 +112,11 @@ class KeyedSafe(Safe):
         self._ends = self._now() + body_budget_seconds(delivery.task, delivery.request.timelimit)
 
     @property
+    def has_open_step(self) -> bool:
+        """Whether a step was begun whose end is not noted."""
+        return any(result is None for result in self.hold.record.steps.values())
+
+    @property
     def deadline(self) -> float | None:
         """Wall time by which the body should have ended, seconds since the epoch."""
         return self._delivery.wiring.clock.wall_seconds() + self._ends - self._now()

@@ -19,7 +19,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.admission.store import RecordKey, Renewal
@@ -44,8 +44,12 @@ class Kept:
     budget_seconds: float
     confirmed: float
     """When the last renewal that was confirmed had been sent, monotonic."""
-    copy: tuple[str, Record] | None = field(default=None)
-    """The epoch and the record as last seen: what is written back if the store loses it."""
+    epoch: str = ""
+    """The store's epoch as last seen with this owner."""
+    copy: Record | None = None
+    """The claim as last renewed: what is written back if the store loses it."""
+    has_ended: bool = False
+    """Its outcome is written."""
 
 
 class Keeper:
@@ -62,6 +66,7 @@ class Keeper:
         self._wiring = wiring
         self._kill = kill
         self._kept: dict[str, Kept] = {}
+        self._epoch = ""
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -86,7 +91,7 @@ class Keeper:
     def keep(self, owner: str, key: RecordKey, task_id: str, pid: int | None, budget_seconds: float) -> None:
         """Renew this owner's claim of `key` from now on; it may not have claimed it yet."""
         now = self._wiring.clock.monotonic_seconds()
-        self._kept[owner] = Kept(owner, key, task_id, pid, now, budget_seconds, now)
+        self._kept[owner] = Kept(owner, key, task_id, pid, now, budget_seconds, now, self._epoch)
 
     def forget(self, owner: str) -> None:
         """Renew this owner no more: its body has ended."""
@@ -104,6 +109,7 @@ class Keeper:
         kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
         try:
             view, renewed = wiring.admission.renew({owner: each.key for owner, each in kept.items()})
+            self._epoch = view.epoch
             for owner, answer in renewed.items():
                 self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
         except StoreUnavailable as error:
@@ -118,32 +124,38 @@ class Keeper:
 
     def _answered(self, kept: Kept, renewal: Renewal, record: Record | None, epoch: str, sent: float) -> None:
         if renewal is Renewal.RENEWED and record is not None:
-            kept.confirmed, kept.copy = sent, (epoch, record)
+            kept.confirmed, kept.copy, kept.epoch = sent, record, epoch
+        elif kept.copy is None:
+            # Nothing was claimed until now. In another epoch a claim may have been, and is lost: `confirmed` stays as
+            # it is, and the child ends before anybody else is admitted.
+            kept.epoch = kept.epoch or epoch
+            kept.confirmed = sent if kept.epoch == epoch else kept.confirmed
         elif renewal is Renewal.TAKEN:
-            # Before this owner's child has claimed, the record may be another's: that is no loss.
-            if kept.copy is not None:
-                lease_lost.send(None, task_id=kept.task_id, key=kept.key.key, reason="taken over")
-                kept.copy = None
-        elif kept.copy is not None and kept.copy[0] != epoch:
-            self._write_back(kept, kept.copy[1], epoch, sent)
+            lease_lost.send(None, task_id=kept.task_id, key=kept.key.key, reason="taken over")
+        elif kept.epoch != epoch:
+            self._write_back(kept, kept.copy, epoch, sent)
+        else:
+            # Its outcome is written. The child still sends what follows, or has another task already: not ours to end.
+            kept.has_ended = True
 
     def _write_back(self, kept: Kept, record: Record, epoch: str, sent: float) -> None:
         """The store was wiped under a running body: its owner is alive, so its claim is written again."""
-        if kept.copy is not None and self._wiring.admission.restore(kept.key, record, kept.copy[0]):
+        if self._wiring.admission.restore(kept.key, record, kept.epoch):
             logger.warning("%s: the store had lost its claim; written back", kept.key)
-            kept.confirmed, kept.copy = sent, (epoch, record)
+            kept.confirmed, kept.epoch = sent, epoch
 
     def _end_what_is_over(self) -> None:
         """
-        End children whose claim may be taken soon: what they send from then on could be sent twice.
+        End children whose claim is taken, or may be soon: what they send from then on could be sent twice.
 
-        So it goes with a store that was away too long, and with a body over its budget, which is renewed no more.
+        So it goes with a store that was away too long, with a worker that was frozen, and with a body over its budget,
+        which is renewed no more.
         """
         wiring = self._wiring
         margin = wiring.settings.store_timeout_seconds
         for each in tuple(self._kept.values()):
             over = wiring.clock.monotonic_seconds() > each.confirmed + wiring.settings.lease_seconds - margin
-            if each.copy is None or not over or each.owner not in self._kept:
+            if each.has_ended or not over or each.owner not in self._kept:
                 continue
             is_hung = wiring.clock.monotonic_seconds() - each.began >= each.budget_seconds
             over_budget = f"over its budget of {each.budget_seconds:.0f} s (time_limit or max_lease_seconds)"

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import bootsteps
 
+from celery_safeguards._compat import close_to_the_end
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.policy import Declared
 from celery_safeguards.wiring import MEMORY_URL, Wiring
@@ -62,6 +63,7 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             keeper = Keeper(wiring, kill_child if has_children else None)
             appoint(parent.app, keeper)
         keeper.start()
+        close_to_the_end(parent.connection.default_channel)
 
     def stop(self, parent: Any) -> None:
         """Go on renewing: a reconnect restarts this step, and in a warm shutdown bodies run until the pool is empty."""

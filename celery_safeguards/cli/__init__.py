@@ -1,0 +1,38 @@
+"""
+`celery -A proj safeguards ...`: what an operator asks, and what he does about it.
+
+Registered in the entry point group `celery.commands`, so every `celery` command loads this package: it only defines.
+
+| exit code | means |
+|---|---|
+| 0 | done; there was something to show |
+| 1 | nothing found, or something was refused; stderr says what |
+| 2 | usage: an option, an argument or a setting cannot hold |
+| 3 | the store or the broker did not answer |
+
+With `--json` stdout holds one JSON document in ASCII and nothing else; whatever is said to people goes to stderr.
+"""
+
+from typing import Any
+
+import click
+from celery.bin.base import handle_preload_options
+
+from celery_safeguards.cli.dead import dead
+from celery_safeguards.cli.exits import ExitCodes
+from celery_safeguards.cli.keys import keys
+from celery_safeguards.cli.replaying import replay, resume_letter
+from celery_safeguards.cli.store import store
+
+
+def _safeguards(_context: click.Context, **_preloaded: Any) -> None:
+    """Inspect and repair guarded work: dead letters, idempotency keys, the store."""
+
+
+safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
+    click.pass_context(handle_preload_options(_safeguards))
+)
+dead.add_command(replay)
+dead.add_command(resume_letter)
+for _group in (dead, keys, store):
+    safeguards.add_command(_group)

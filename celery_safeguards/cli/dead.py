@@ -1,0 +1,161 @@
+"""`dead list`, `dead show`, `dead discard`: dead letters, read and given up."""
+
+import getpass
+import json
+from typing import Any
+
+import click
+
+from celery_safeguards.cli.arguments import arguments_of
+from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.outlook import outlook
+from celery_safeguards.cli.text import clean_lines, complain, print_fields, print_json, print_table, say, when
+from celery_safeguards.deadletter.letter import STATES, Letter
+from celery_safeguards.deadletter.store import Page, require_found
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.replay.discarding import discard as give_up
+from celery_safeguards.wiring import Wiring
+
+KINDS = click.Choice([kind.value for kind in FailureKind])
+_SUMMARY = (
+    *("id", "state", "kind", "effect_possible", "reason", "task", "task_id", "key", "scope", "replay_task_id"),
+    *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds"),
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def login_name() -> str | None:
+    """Return who runs this process; None: it has no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return None
+
+
+by_whom = click.option("--by", "who", default=login_name, required=True, help="Your name, for the letter's history.")
+
+
+@click.group()
+def dead() -> None:
+    """Dead letters: work that failed for good, with everything needed to send it again."""
+
+
+@dead.command(name="list")
+@click.option("--state", type=click.Choice([*STATES, "any"]), default="open", show_default=True)
+@click.option("--task", help="Only this task's.")
+@click.option("--kind", type=KINDS, help="Only failures of this kind.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", help="Go on from the cursor of an earlier page.")
+@as_json
+@click.pass_context
+def list_letters(
+    ctx: click.Context,
+    *,
+    state: str,
+    task: str | None,
+    kind: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+) -> None:
+    """List letters, the newest failure first."""
+    wanted: Any = None if state == "any" else state
+    page = Wiring.of(ctx.obj.app).letters.list(
+        limit=limit, before=before, state=wanted, task=task, kind=FailureKind(kind) if kind else None
+    )
+    if as_json:
+        letters = [_summary(letter) for letter in page.letters]
+        print_json({"letters": letters, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
+    else:
+        _print_page(page)
+    ctx.exit(Exit.DONE if page.letters or page.unreadable else Exit.REFUSED)
+
+
+@dead.command()
+@click.argument("letter_id", metavar="ID")
+@as_json
+@click.pass_context
+def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
+    """Show one letter: its arguments, error and history, and what a replay would do."""
+    app = ctx.obj.app
+    app.loader.import_default_modules()
+    wiring = Wiring.of(app)
+    letter = require_found(wiring.letters.get(letter_id), letter_id)
+    ahead = outlook(app, letter, wiring.clock.wall_seconds())
+    if as_json:
+        arguments = arguments_of(letter.wire)
+        document = {
+            "letter": json.loads(letter.to_json(), parse_constant=str),
+            "arguments": arguments.plain,
+            "replay": ahead,
+        }
+        print_json({**document, "note": arguments.note or None})
+    else:
+        _print_letter(letter, ahead)
+
+
+@dead.command()
+@click.argument("letter_id", metavar="ID")
+@by_whom
+@click.option("--reason", required=True, help="Why it is given up, for the letter's history.")
+@click.pass_context
+def discard(ctx: click.Context, letter_id: str, who: str, reason: str) -> None:
+    """Give up an open letter: it stays readable, is never sent again, and its key is free for a new publication."""
+    give_up(ctx.obj.app, letter_id, who, reason)
+    complain(f"letter {letter_id} is discarded")
+
+
+def _summary(letter: Letter) -> dict[str, Any]:
+    return {name: getattr(letter, name) for name in _SUMMARY}
+
+
+def _print_page(page: Page) -> None:
+    if page.letters:
+        head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", "ERROR")
+        rows = [
+            (each.id, each.state, each.kind, each.task, each.key or "-", when(each.last_failed_seconds), _error(each))
+            for each in page.letters
+        ]
+        print_table(head, rows)
+    else:
+        complain("no letters")
+    for name in page.unreadable:
+        complain(f"letter {name} cannot be read: damaged, or written by a newer version")
+    if page.next_cursor is not None:
+        complain(f"there are more: --before '{page.next_cursor}'")
+
+
+def _print_letter(letter: Letter, ahead: dict[str, Any]) -> None:
+    arguments = arguments_of(letter.wire)
+    print_fields(
+        [
+            ("letter", letter.id),
+            ("state", f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state),
+            ("task", f"{letter.task} [{letter.task_id}]"),
+            ("key", letter.key),
+            ("scope", letter.scope),
+            ("kind", f"{letter.kind}, an outside effect is {'' if letter.effect_possible else 'not '}possible"),
+            ("reason", letter.reason),
+            ("error", _error(letter)),
+            ("attempts", f"{letter.attempts}, {letter.lost_starts} starts without an outcome"),
+            ("first seen", when(letter.first_seen_seconds)),
+            ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),
+            ("root, parent", f"{letter.root_id}, {letter.parent_id}"),
+            ("group", letter.group_id),
+            *arguments.shown,
+            ("body", arguments.note or None),
+            ("replay", ahead["refused"] or "possible"),
+            ("replay needs", ahead["needs"]),
+            *(("", note) for note in ahead["notes"]),
+        ]
+    )
+    if letter.traceback:
+        say("traceback")
+        for line in clean_lines(letter.traceback.rstrip()):
+            say(f"  {line}")
+    for entry in letter.history:
+        print_fields([(when(entry.at_seconds), f" {entry.what} by {entry.who or 'the system'}: {entry.detail}")])
+
+
+def _error(letter: Letter) -> str:
+    return f"{letter.error_type}: {letter.error_message}" if letter.error_type else letter.error_message

@@ -1,0 +1,34 @@
+"""Exit codes: the one place where an error of this package becomes a number and a sentence on stderr."""
+
+from enum import IntEnum
+from typing import Any
+
+import click
+
+from celery_safeguards.cli.text import clean, complain
+from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
+from celery_safeguards.replay import NotPublished
+
+
+class Exit(IntEnum):
+    """How a command ended; stable, and documented in the package's docstring."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+
+
+class ExitCodes(click.Group):
+    """A group whose commands end with a documented code whatever this package raises."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ConfigurationError as error:
+            raise click.UsageError(clean(str(error)), ctx) from error
+        except SafeguardsError as error:
+            complain(str(error))
+            is_away = isinstance(error, StoreUnavailable | NotPublished)
+            raise click.exceptions.Exit(Exit.UNAVAILABLE if is_away else Exit.REFUSED) from error

@@ -1,0 +1,64 @@
+"""What a replay of a letter would do, asked without changing anything."""
+
+from typing import Any
+
+from celery_safeguards.clock import to_seconds, to_us
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.replay.plan import Need, ReplayRefused, Work, is_keyed, need, refusal, replay_message
+from celery_safeguards.replay.send import route_of, work_of
+
+_OPTIONS = {
+    Need.NOTHING: None,
+    Need.VERDICT: "--happened RESULT or --did-not-happen",
+    Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
+}
+
+
+def outlook(app: Any, letter: Letter, at_seconds: float) -> dict[str, Any]:
+    """
+    Return what a replay needs and does.
+
+    Returns:
+        `possible`: whether it would be sent without more options; `refused`: why not; `needs`: the options that a
+        person must choose from; `notes`: what it would do, and what it leaves behind.
+
+    """
+    try:
+        message = replay_message(letter, "(a new id)", at_seconds=at_seconds)
+        exchange, routing_key, _queues = route_of(app, message)
+    except (LetterTruncated, ReplayRefused) as error:
+        return _answer(refused=str(error))
+    to = f"exchange {exchange}, routing key {routing_key}" if exchange else f"queue {routing_key}"
+    notes = [f"goes to {to} under a new task id", *message.left_behind]
+    if letter.state == "replaying":
+        return _answer(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
+    if letter.state != "open":
+        return _answer(refused=f"the letter is {letter.state}")
+    try:
+        work = work_of(app, letter)
+    except StoreUnavailable as error:
+        return _answer(refused=f"not known, the store of records did not answer: {error}", notes=notes)
+    return _answer(
+        refused=refusal(letter, work), needs=_OPTIONS[need(letter, work)], notes=[*notes, *_expected(letter, work)]
+    )
+
+
+def _answer(*, refused: str | None, needs: str | None = None, notes: list[str] | None = None) -> dict[str, Any]:
+    return {"possible": refused is None, "refused": refused, "needs": needs, "notes": notes or []}
+
+
+def _expected(letter: Letter, work: Work) -> list[str]:
+    if not is_keyed(letter, work.policy):
+        return ["has no idempotency key: the body runs once for each message"]
+    record, policy = work.record, work.policy
+    state = record.state.value if record else "gone from the store"
+    said = [f"keeps key {letter.key}, whose record is {state}"]
+    if policy is None:
+        said.append(f"task {letter.task} is unknown to this app: the worker's policy decides")
+    elif policy.idempotent is not None and policy.idempotent.verify is not None and letter.effect_possible:
+        doubt_us = record.doubt_us if record else to_us(letter.last_failed_seconds)
+        left_us = doubt_us + to_us(policy.ledger().quiet_seconds) - work.now_us
+        wait = f", in {to_seconds(left_us):.0f} s" if left_us > 0 else ""
+        said.append(f"verify is asked first{wait}")
+    return said

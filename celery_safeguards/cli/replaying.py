@@ -1,0 +1,160 @@
+"""`dead replay` and `dead resume`: letters sent again, with a result for each."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from celery_safeguards.cli.dead import KINDS, as_json, by_whom
+from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.text import clean, complain, print_json, say
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.policy import DidNotHappen, Happened
+from celery_safeguards.replay import Fate, Result, replay_many, resume
+from celery_safeguards.replay.plan import PersonsVerdict
+from celery_safeguards.wiring import Wiring
+
+_UNAVAILABLE = {Fate.NOT_PUBLISHED, Fate.STORE_UNAVAILABLE}
+happened = click.option("--happened", metavar="RESULT_JSON", help="It happened: record this as its result.")
+did_not_happen = click.option("--did-not-happen", is_flag=True, help="It did not happen: let it start.")
+may_run_twice = click.option("--yes-it-may-run-twice", is_flag=True, help="Consent, for work without a key.")
+
+
+@click.command()
+@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="All letters that are open now, instead of IDs.")
+@click.option("--task", help="With --all: only this task's.")
+@click.option("--kind", type=KINDS, help="With --all: only failures of this kind.")
+@by_whom
+@happened
+@did_not_happen
+@may_run_twice
+@click.option("--per-second", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--yes", is_flag=True, help="Do not ask before sending --all.")
+@as_json
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    *,
+    letter_ids: Sequence[str],
+    is_all: bool,
+    task: str | None,
+    kind: str | None,
+    who: str,
+    happened: str | None,
+    did_not_happen: bool,
+    yes_it_may_run_twice: bool,
+    per_second: float | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """
+    Send letters again, under new task ids and their original keys.
+
+    Exits with 0 if every letter was sent, with 3 if the store or the broker failed one, else with 1.
+    """
+    verdict = _verdict(happened, did_not_happen)
+    if bool(letter_ids) == is_all:
+        raise click.UsageError("give the letters' IDs, or --all")
+    if (task or kind) and not is_all:
+        raise click.UsageError("--task and --kind choose from --all")
+    if verdict is not None and is_all:
+        raise click.UsageError("a verdict is given on letters by their IDs, not on --all")
+    if isinstance(verdict, Happened) and len(letter_ids) > 1:
+        raise click.UsageError("--happened records one result: give one ID")
+    app = ctx.obj.app
+    app.loader.import_default_modules()
+    # Taken down before the first is sent: a replay that dies again comes back to the list.
+    ids = list(letter_ids) or _open_letters(app, task, FailureKind(kind) if kind else None)
+    if is_all and ids and not yes:
+        click.confirm(f"Replay {len(ids)} letters?", abort=True, err=True)
+    results = []
+    for result in replay_many(app, ids, who, per_second, verdict=verdict, may_run_twice=yes_it_may_run_twice):
+        results.append(result)
+        if not as_json:
+            _print_result(result)
+    sent = sum(result.fate is Fate.REPLAYED for result in results)
+    if as_json:
+        print_json({"results": [_plain(result) for result in results], "replayed": sent, "asked": len(results)})
+    else:
+        complain(f"{sent} of {len(results)} replayed")
+    ctx.exit(_exit_code(results))
+
+
+@click.command(name="resume")
+@click.argument("letter_id", metavar="ID")
+@by_whom
+@happened
+@did_not_happen
+@may_run_twice
+@as_json
+@click.pass_context
+def resume_letter(
+    ctx: click.Context,
+    *,
+    letter_id: str,
+    who: str,
+    happened: str | None,
+    did_not_happen: bool,
+    yes_it_may_run_twice: bool,
+    as_json: bool,
+) -> None:
+    """
+    Send a replay that was cut short again, under the same task id.
+
+    Only once whoever began it has ended: a letter stays "replaying" when that process was killed, or when the broker
+    did not take its message.
+    """
+    app = ctx.obj.app
+    app.loader.import_default_modules()
+    verdict = _verdict(happened, did_not_happen)
+    sent = resume(app, letter_id, who, verdict, may_run_twice=yes_it_may_run_twice)
+    result = Result(letter_id=letter_id, fate=Fate.REPLAYED, task_id=sent.task_id)
+    if as_json:
+        print_json(_plain(result))
+    else:
+        _print_result(result)
+
+
+def _verdict(happened: str | None, did_not_happen: bool) -> PersonsVerdict | None:
+    if happened is not None and did_not_happen:
+        raise click.UsageError("--happened and --did-not-happen: give one of them")
+    if happened is None:
+        return DidNotHappen() if did_not_happen else None
+    try:
+        return Happened(json.loads(happened))
+    except ValueError as error:
+        raise click.UsageError(f"--happened: {clean(happened, 80)} is no JSON ({error}); text needs quotes") from error
+
+
+def _open_letters(app: Any, task: str | None, kind: FailureKind | None) -> list[str]:
+    letters, found, cursor = Wiring.of(app).letters, [], None
+    while True:
+        page = letters.list(limit=100, before=cursor, state="open", task=task, kind=kind)
+        found += [letter.id for letter in page.letters]
+        for name in page.unreadable:
+            complain(f"letter {name} cannot be read and is left out")
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+def _print_result(result: Result) -> None:
+    under = f" as task {result.task_id}" if result.task_id and result.fate is Fate.REPLAYED else ""
+    say(f"{clean(result.letter_id)}  {clean(result)}{clean(under)}")
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    return {
+        "letter_id": result.letter_id,
+        "fate": result.fate.value,
+        "task_id": result.task_id,
+        "reason": result.reason or None,
+    }
+
+
+def _exit_code(results: Sequence[Result]) -> Exit:
+    if any(result.fate in _UNAVAILABLE for result in results):
+        return Exit.UNAVAILABLE
+    return Exit.DONE if results and all(result.fate is Fate.REPLAYED for result in results) else Exit.REFUSED

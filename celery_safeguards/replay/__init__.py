@@ -1,0 +1,116 @@
+"""
+Letters back to work: `replay` sends one, `resume` one that was cut short, `replay_many` a whole list at a chosen pace.
+
+A batch promises a result for each letter. Two people who replay the same hundred letters at once send a hundred
+messages: each letter is won by one of them, and the other is told so.
+
+Not covered: a batch that is killed leaves at most one letter replaying, which `resume` finishes; the rest stays open.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery_safeguards.clock import Clock
+from celery_safeguards.deadletter.letter import LetterTruncated, LetterUnreadable
+from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.errors import ConfigurationError, StoreUnavailable
+from celery_safeguards.replay.discarding import discard
+from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
+from celery_safeguards.replay.send import NotPublished, Replayed, replay, resume
+from celery_safeguards.wiring import Wiring
+
+__all__ = ["Fate", "NotPublished", "ReplayRefused", "Replayed", "Result", "discard", "replay", "replay_many", "resume"]
+
+
+class Fate(StrEnum):
+    """What became of one letter of a batch."""
+
+    REPLAYED = "replayed"
+    NOT_OPEN = "not open"
+    REFUSED = "refused"
+    NOT_PUBLISHED = "not published"
+    STORE_UNAVAILABLE = "store unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One letter of a batch; `reason` says why it was not replayed."""
+
+    letter_id: str
+    fate: Fate
+    task_id: str | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.fate}: {self.reason}" if self.reason else str(self.fate)
+
+
+def replay_many(
+    app: Any,
+    letter_ids: Iterable[str],
+    who: str,
+    per_second: float | None = None,
+    *,
+    verdict: PersonsVerdict | None = None,
+    may_run_twice: bool = False,
+) -> Iterator[Result]:
+    """
+    Replay letters one after the other, and yield what became of each as it goes.
+
+    One that fails ends nothing but itself. Stop iterating to stop; what was yielded is done.
+
+    Args:
+        app: see `replay`.
+        letter_ids: take them down before the first one is sent: a replay that dies again reopens its letter, and a
+            walk that reads on while it sends need not end.
+        who: for each letter's history.
+        per_second: > 0, messages a second at most; None: as fast as the store and the broker take them.
+        verdict: the same for all.
+        may_run_twice: the same for all.
+
+    """
+    if per_second is not None and not 0 < per_second < float("inf"):
+        raise ConfigurationError(f"per_second={per_second!r}: give a number above 0")
+    if not who.strip():
+        raise ConfigurationError(f"who={who!r}: a replay is made under a name")
+    pace = _Pace(per_second, Wiring.of(app).clock)
+    return (_one(app, letter_id, who, pace, verdict=verdict, may_run_twice=may_run_twice) for letter_id in letter_ids)
+
+
+def _one(
+    app: Any, letter_id: str, who: str, pace: "_Pace", *, verdict: PersonsVerdict | None, may_run_twice: bool
+) -> Result:
+    pace.wait()
+    try:
+        sent = replay(app, letter_id, who, verdict, may_run_twice=may_run_twice)
+    except LetterNotOpen as error:
+        return Result(letter_id=letter_id, fate=Fate.NOT_OPEN, task_id=error.replay_task_id, reason=str(error))
+    except (ReplayRefused, LetterTruncated, LetterUnreadable, NoSuchLetter) as error:
+        return Result(letter_id=letter_id, fate=Fate.REFUSED, reason=str(error))
+    except NotPublished as error:
+        return Result(letter_id=letter_id, fate=Fate.NOT_PUBLISHED, reason=str(error))
+    except StoreUnavailable as error:
+        return Result(letter_id=letter_id, fate=Fate.STORE_UNAVAILABLE, reason=str(error))
+    pace.sent()
+    return Result(letter_id=letter_id, fate=Fate.REPLAYED, task_id=sent.task_id)
+
+
+class _Pace:
+    """Holds messages apart; letters that send none cost no time."""
+
+    def __init__(self, per_second: float | None, clock: Clock) -> None:
+        self._apart_seconds = 1 / per_second if per_second else 0.0
+        self._clock = clock
+        self._due = clock.monotonic_seconds()
+
+    def wait(self) -> None:
+        """Sleep until the next message is due."""
+        left_seconds = self._due - self._clock.monotonic_seconds()
+        if left_seconds > 0:
+            self._clock.sleep(left_seconds)
+
+    def sent(self) -> None:
+        """Count from the message that went out: a slow broker is not caught up with by a burst."""
+        self._due = self._clock.monotonic_seconds() + self._apart_seconds

@@ -1,0 +1,57 @@
+"""
+Giving up a letter, and with it the key it holds: a new publication of that work begins a new series.
+
+    letter discarded → record released.  Killed in between: discarding again releases it.
+
+The record keeps its doubt: a new publication of work whose effect is possible is answered by `on_unknown`.
+"""
+
+from typing import Any
+
+from celery_safeguards.admission.store import Change, RecordKey
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.errors import NotOurs
+from celery_safeguards.ledger.record import State
+from celery_safeguards.policy import WEEK_SECONDS
+from celery_safeguards.wiring import Wiring
+
+
+def discard(app: Any, letter_id: str, who: str, reason: str) -> Letter:
+    """
+    Give up an open letter and release its key.
+
+    Safe when: called again after it was interrupted; called while the work's replay is being admitted, which then wins.
+
+    Raises:
+        ConfigurationError: `who` or `reason` is empty.
+        LetterNotOpen: it is in any other state than open or discarded.
+        NoSuchLetter: no letter of that id.
+        StoreUnavailable: a store did not answer; call again.
+
+    """
+    wiring = Wiring.of(app)
+    try:
+        letter = wiring.letters.discard(letter_id, who, reason)
+    except LetterNotOpen as error:
+        found = wiring.letters.get(letter_id)
+        if error.state != "discarded" or found is None:
+            raise
+        letter = found
+    _release(wiring, letter)
+    return letter
+
+
+def _release(wiring: Wiring, letter: Letter) -> None:
+    if letter.key is None or letter.scope is None:
+        return
+    key = RecordKey(letter.scope, letter.key)
+    record = wiring.admission.read(key)
+    if record is None or record.letter_id != letter.id or record.state not in {State.DEAD, State.QUARANTINED}:
+        return
+    # From here on the record lives as long as a finished one: nothing waits for it any more.
+    released = Change(fields={"state": record.state, "released": True}, retention_seconds=WEEK_SECONDS)
+    try:
+        wiring.admission.settle(key, record, record.state, released)
+    except NotOurs:
+        return  # a replay has begun meanwhile: the work is alive

@@ -1,0 +1,244 @@
+"""
+One letter back to work.
+
+The promise: one click is one message. Whoever wins the compare-and-set publishes, under an id that is allocated in it;
+a replay that was cut short is sent again under that id, with the verdict it was begun with.
+
+    check → note the person's word → begin_replay: the id is allocated → publish → mark_replayed
+
+    t0 A begins letter 1: id X     t1 B begins letter 1 → `LetterNotOpen`, with X     t2 A publishes X, and is killed
+    t3 a person resumes: X is published again; admission gives both messages of X one start
+
+Whatever is refused is refused before the letter changes. Checks read the record as it is at the click; what moves after
+that is admission's to answer, under the original key.
+
+Not covered: two messages of one id where there is no key to hold them apart. `resume` asks before it sends such work
+again.
+"""
+
+import logging
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from celery.exceptions import QueueNotFound
+from kombu.utils import json as kombu_json
+
+from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.store import require_found, require_state
+from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
+from celery_safeguards.policy import DidNotHappen, Happened, Policy
+from celery_safeguards.replay.plan import (
+    OutgoingMessage,
+    PersonsVerdict,
+    ReplayRefused,
+    Work,
+    refusal,
+    replay_message,
+    resend_refusal,
+    verdict_header,
+)
+from celery_safeguards.wiring import Wiring
+
+logger = logging.getLogger(__name__)
+_KOMBU: Any = kombu_json
+_VERDICT_NOTE = "verdict"
+_CONSENT_NOTE = "may run twice"
+# RabbitMQ's delayed delivery puts 28 bits before the routing key (kombu 5.7, `native_delayed_delivery.py`).
+_DELAYED_EXCHANGE = "celery_delayed_delivery"
+_DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
+
+
+class NotPublished(SafeguardsError):
+    """Raised when the broker did not take a replay; its letter is replaying, and `resume` sends it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A letter whose message is out."""
+
+    letter_id: str
+    task_id: str
+
+
+def replay(
+    app: Any, letter_id: str, who: str, verdict: PersonsVerdict | None = None, *, may_run_twice: bool = False
+) -> Replayed:
+    """
+    Send a letter's message again, under a new task id and its original key.
+
+    Args:
+        app: the Celery app whose broker and store are used; it need not know the task.
+        letter_id: an open letter.
+        who: for the letter's history.
+        verdict: `Happened(result)` records the work as done without running it; `DidNotHappen()` lets it start.
+        may_run_twice: consent for work without a key that may have had an effect.
+
+    Raises:
+        ReplayRefused: it needs a verdict or consent, comes too early, or has no route; nothing was changed.
+        LetterNotOpen: somebody else was faster, or it is over.
+        LetterTruncated: the message is not whole.
+        NoSuchLetter: no letter of that id.
+        NotPublished: begun, but the broker did not take it: `resume` it.
+        StoreUnavailable: nothing was sent; if the letter is replaying now, `resume` it.
+
+    Safe when: several people replay the same letters at once.
+
+    """
+    if not who.strip():
+        raise ConfigurationError(f"who={who!r}: a replay is made under a name")
+    wiring, task_id = Wiring.of(app), str(uuid.uuid4())
+    letter = require_found(wiring.letters.get(letter_id), letter_id)
+    require_state(letter, "open")
+    now = wiring.clock.wall_seconds()
+    word = _word(task_id, verdict)
+    route_of(app, replay_message(letter, task_id, verdict, at_seconds=now))
+    why = refusal(letter, work_of(app, letter), verdict, may_run_twice=may_run_twice)
+    if why is not None:
+        raise ReplayRefused(why)
+    # Before the compare-and-set: a replay that is cut short must find it. The note of one who loses names his own id.
+    if word is not None:
+        wiring.letters.add_note(letter_id, _VERDICT_NOTE, who, word, now)
+    if may_run_twice:
+        wiring.letters.add_note(letter_id, _CONSENT_NOTE, who, f"as task {task_id}", now)
+    begun = wiring.letters.begin_replay(letter_id, task_id, who, now)
+    return _send(app, letter_id, replay_message(begun, task_id, verdict, at_seconds=now))
+
+
+def resume(
+    app: Any,
+    letter_id: str,
+    who: str | None = None,
+    verdict: PersonsVerdict | None = None,
+    *,
+    may_run_twice: bool = False,
+) -> Replayed:
+    """
+    Send a replay that was cut short again, under the task id and with the verdict it was begun with.
+
+    Args:
+        app: see `replay`.
+        letter_id: a letter that is replaying.
+        who: for the letter's history.
+        verdict: only where the history could not keep it: it holds 1,000 characters of one note.
+        may_run_twice: consent for work without a key: its first message may be out already.
+
+    Raises:
+        ReplayRefused: consent or the verdict is missing; nothing was sent.
+        LetterNotOpen: it is not replaying.
+        NoSuchLetter: no letter of that id.
+        NotPublished: the broker did not take it.
+
+    Safe when: whoever began it has ended, or the work has a key.
+
+    """
+    wiring = Wiring.of(app)
+    letter = wiring.letters.resume_replay(letter_id)
+    verdict = verdict or _verdict_of(letter)
+    why = resend_refusal(letter, work_of(app, letter), verdict, may_run_twice=may_run_twice)
+    if why is not None:
+        raise ReplayRefused(why)
+    now = wiring.clock.wall_seconds()
+    message = replay_message(letter, letter.replay_task_id or "", verdict, at_seconds=now)
+    route_of(app, message)
+    wiring.letters.add_note(letter_id, "replay resumed", who, f"as task {message.task_id}", now)
+    return _send(app, letter_id, message)
+
+
+def work_of(app: Any, letter: Letter) -> Work:
+    """Return what the store and this app know of a letter's work."""
+    admission = Wiring.of(app).admission
+    named = letter.key is not None and letter.scope is not None
+    record = admission.read(RecordKey(letter.scope or "", letter.key or "")) if named else None
+    return Work(now_us=admission.view().now_us, record=record, policy=_policy_of(app, letter.task))
+
+
+def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
+    exchange, routing_key, declare = route_of(app, message)
+    try:
+        with app.producer_or_acquire() as producer:
+            # Bytes with their type and encoding: kombu sends such a body as it is.
+            producer.publish(
+                message.body,
+                content_type=message.content_type,
+                content_encoding=message.content_encoding,
+                headers=dict(message.headers),
+                exchange=exchange,
+                routing_key=routing_key,
+                declare=declare,
+                retry=True,
+                retry_policy=app.conf.task_publish_retry_policy,
+                **message.properties,
+            )
+    except Exception as error:
+        # Whatever went wrong, from the broker to a queue's arguments: the letter says that it is replaying.
+        raise NotPublished(f"letter {letter_id} is replaying as task {message.task_id}: {error!r}") from error
+    try:
+        Wiring.of(app).letters.mark_replayed(letter_id, message.task_id)
+    except StoreUnavailable as error:
+        # The message is out. Its end closes or reopens the letter from "replaying" too.
+        logger.warning("letter %s is sent as task %s, but not marked so: %s", letter_id, message.task_id, error)
+    return Replayed(letter_id, message.task_id)
+
+
+def route_of(app: Any, message: OutgoingMessage) -> tuple[str, str, list[Any]]:
+    """
+    Return exchange, routing key and the queues to declare: the way the message came, never into the void.
+
+    Raises:
+        ReplayRefused: no queue that this app knows lies on that way.
+
+    """
+    queues, key = app.amqp.queues, message.routing_key or ""
+    try:
+        if not key and not message.exchange:
+            queue = app.amqp.router.route({}, message.task).get("queue")
+        elif not message.exchange:
+            queue = queues[key]
+        elif message.exchange.endswith(_DELAYED_EXCHANGE):
+            queue = next((each for each in queues.values() if each.routing_key == _DELAY_BITS.sub("", key)), None)
+        else:
+            bound = [each for each in queues.values() if _is_bound(each, message.exchange)]
+            if bound:
+                return message.exchange, key, bound
+            queue = None
+    except (KeyError, QueueNotFound):
+        queue = None
+    if queue is None:
+        way = f"exchange {message.exchange!r}, routing key {key!r}"
+        raise ReplayRefused(f"no queue of this app lies on its way ({way}): add it to task_queues")
+    return "", queue.name, [queue]
+
+
+def _is_bound(queue: Any, exchange: str) -> bool:
+    bindings = [queue.exchange, *(each.exchange for each in queue.bindings or ())]
+    return any(each is not None and each.name == exchange for each in bindings)
+
+
+def _policy_of(app: Any, task: str) -> Policy | None:
+    policy = getattr(app.tasks.get(task), "policy", None)
+    return policy if isinstance(policy, Policy) else None
+
+
+def _word(task_id: str, verdict: PersonsVerdict | None) -> str | None:
+    """Return a verdict as the letter's history keeps it; the id stands first, where no cut reaches it."""
+    if verdict is None:
+        return None
+    try:
+        return str(_KOMBU.dumps({"task_id": task_id, **verdict_header(verdict)}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ReplayRefused(f"the result of Happened({verdict!r}) is none that JSON can carry") from error
+
+
+def _verdict_of(letter: Letter) -> PersonsVerdict | None:
+    begins = f'{{"task_id": "{letter.replay_task_id}"'
+    word = next((e.detail for e in letter.history if e.what == _VERDICT_NOTE and e.detail.startswith(begins)), None)
+    try:
+        said = _KOMBU.loads(word) if word is not None else None
+    except ValueError:
+        return None  # cut: it was too long for the history
+    if said is None:
+        return None
+    return Happened(said["result"]) if said["happened"] else DidNotHappen()

@@ -1,0 +1,217 @@
+"""
+The stores under test behind one interface, with time that passes on command.
+
+The memory store reads an injected clock. A Redis server has a clock of its own, so there the store is moved instead:
+`advance(40)` shifts every stored time 40 seconds into the past, which is what 40 seconds of waiting would look like.
+Nothing sleeps, and leases of half a minute keep a slow machine from mattering.
+
+Fences are not shifted: claims that are held compare with them. Who reads a fence as a time, as a copy's `sg_seen` is
+read after a wipe, lowers it by what `advance` returns.
+"""
+
+import contextlib
+import uuid
+from abc import ABC, abstractmethod
+
+import pytest
+
+from celery_safeguards._redis import Client, Keys
+from celery_safeguards.admission.memory import MemoryAdmissionStore
+from celery_safeguards.admission.redis import RedisAdmissionStore
+from celery_safeguards.clock import to_us
+from celery_safeguards.deadletter.memory import MemoryLetterStore
+from celery_safeguards.deadletter.redis import RedisLetterStore
+
+LEASE_SECONDS = 30.0
+BOTH = ["memory", pytest.param("redis", marks=pytest.mark.redis)]
+RECORD_TIMES = ("lease_until_us", "lost_us", "not_before_us", "doubt_us", "series_began_us")
+META_TIMES = ("admit_from", "pulse", "takeover_from")
+
+
+class FakeClock:
+    """A process's clocks; time passes by `advance` alone, and a sleep takes no time to run."""
+
+    def __init__(self, wall_seconds=1_700_000_000.0):
+        self._wall = wall_seconds
+        self._monotonic = 1_000.0
+
+    def wall_seconds(self):
+        return self._wall
+
+    def monotonic_seconds(self):
+        return self._monotonic
+
+    def sleep(self, seconds):
+        self.advance(seconds)
+
+    def advance(self, seconds):
+        self._wall += seconds
+        self._monotonic += seconds
+
+    def set_back(self, seconds):
+        """Put the wall clock back, as a correction of the machine's time does."""
+        self._wall -= seconds
+
+
+class StoreUnderTest(ABC):
+    """
+    A store of records with its letters, and what the world may do to it.
+
+    Attributes:
+        store: the store of records.
+        letters: the letters of the same backend. They survive a wipe: protocol and model assume so.
+        clock: the clocks of the processes that use the store.
+
+    """
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.store = None
+        self.letters = None
+
+    def advance(self, seconds):
+        """Let time pass, for the store and for everybody; return by how many microseconds stored fences are now off."""
+        self.clock.advance(seconds)
+        return self._move_store(seconds)
+
+    @abstractmethod
+    def connect(self):
+        """Return a store over the same records, as another process has it."""
+
+    @abstractmethod
+    def wipe(self):
+        """Lose every record, claim and the epoch."""
+
+    @abstractmethod
+    def expire(self, key):
+        """Lose one record, as its retention does."""
+
+    @abstractmethod
+    def set_clock_back(self, seconds):
+        """Put the store's clock back."""
+
+    @abstractmethod
+    def write_raw(self, key, **fields):
+        """Write fields of a record behind the store's back."""
+
+    @abstractmethod
+    def _move_store(self, seconds): ...
+
+
+class MemoryUnderTest(StoreUnderTest):
+    """The memory store on a clock of its own, so that a client's clock can be wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self._server = FakeClock()
+        self.store = MemoryAdmissionStore(LEASE_SECONDS, self._server.wall_seconds)
+        self.letters = MemoryLetterStore()
+
+    def connect(self):
+        return self.store
+
+    def wipe(self):
+        self.store.wipe()
+
+    def expire(self, key):
+        self.store._records.pop(key, None)
+
+    def set_clock_back(self, seconds):
+        self._server.set_back(seconds)
+
+    def write_raw(self, key, **fields):
+        stored = self.store._records[key].to_fields()
+        self.store._records[key] = type(self.store._records[key]).from_fields({**stored, **fields})
+
+    def _move_store(self, seconds):
+        self._server.advance(seconds)
+        return 0
+
+
+class RedisUnderTest(StoreUnderTest):
+    """The Redis store in a namespace of its own."""
+
+    def __init__(self, url, namespace):
+        super().__init__()
+        self._url = url
+        self.keys = Keys(namespace)
+        self._clients = []
+        self.store = self.connect()
+        self.letters = RedisLetterStore(self.store._client, self.keys)
+        self.client = self.store._client.get()
+
+    def connect(self):
+        client = Client(self._url, timeout_seconds=5)
+        self._clients.append(client)
+        return RedisAdmissionStore(client, self.keys, LEASE_SECONDS)
+
+    def close(self):
+        """Close every connection and delete what was stored."""
+        for key in self._all("*"):
+            self.client.delete(key)
+        for client in self._clients:
+            client.get().close()
+
+    def wipe(self):
+        for key in (self.keys.meta, *self._all("record:*")):
+            self.client.delete(key)
+
+    def expire(self, key):
+        self.client.delete(self.keys.record(key.scope, key.key))
+
+    def set_clock_back(self, seconds):
+        self._shift(-to_us(seconds), fences=True)
+
+    def write_raw(self, key, **fields):
+        self.client.hset(self.keys.record(key.scope, key.key), mapping=fields)
+
+    def _move_store(self, seconds):
+        self._shift(to_us(seconds))
+        return to_us(seconds)
+
+    def _shift(self, us, *, fences=False):
+        names = (*RECORD_TIMES, "fence") if fences else RECORD_TIMES
+        for key in self._all("record:*"):
+            self._shift_fields(key, names, us)
+            left_ms = self.client.pttl(key)
+            if left_ms >= 0:
+                # A time that is over deletes the key, as it would have done by itself.
+                self.client.pexpire(key, left_ms - us // 1000)
+        if self.client.exists(self.keys.meta):
+            self._shift_fields(self.keys.meta, META_TIMES, us)
+
+    def _shift_fields(self, key, names, us):
+        values = self.client.hmget(key, names)
+        # Never below 1: a 0 means never.
+        moved = {name: max(1, int(text) - us) for name, text in zip(names, values, strict=True) if int(text or 0)}
+        if moved:
+            self.client.hset(key, mapping=moved)
+
+    def _all(self, pattern):
+        return list(self.client.scan_iter(match=f"{self.keys.tag}:{pattern}", count=1_000))
+
+
+@contextlib.contextmanager
+def memory_under_test():
+    """Yield the memory store, empty and declared new."""
+    under_test = MemoryUnderTest()
+    under_test.store.declare_new()
+    yield under_test
+
+
+@contextlib.contextmanager
+def redis_under_test(url, namespace=None):
+    """Yield the Redis store in an empty namespace, declared new; the namespace is deleted at the end."""
+    under_test = RedisUnderTest(url, namespace or f"t{uuid.uuid4().hex[:12]}")
+    try:
+        under_test.store.declare_new()
+        yield under_test
+    finally:
+        under_test.close()
+
+
+def opened(request, name):
+    """Return the context of the store of this name, for a fixture."""
+    if name == "memory":
+        return memory_under_test()
+    return redis_under_test(request.getfixturevalue("redis_url"))
