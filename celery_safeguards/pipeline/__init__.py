@@ -10,14 +10,23 @@ raises here tells Celery what the delivery may do: return or fail (acknowledge, 
 
 from typing import Any
 
+from celery_safeguards.errors import DroppedLocally, StoreUnavailable
+from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.keyed import run_keyed
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
+from celery_safeguards.signals import end_delivery
 
 __all__ = ["execute"]
 
 
 def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a guarded task."""
-    if task.plan is None:
-        return run_unkeyed(task, request, args, kwargs)
-    return run_keyed(task, request, args, kwargs)
+    run = run_unkeyed if task.plan is None else run_keyed
+    try:
+        return run(task, request, args, kwargs)
+    except StoreUnavailable as error:
+        # A letter that could not be written, at the end of any path: acknowledged, its message would be gone.
+        if request.is_eager:
+            raise
+        end_delivery(task, request.id, Outcome.FENCED, None, str(error))
+        raise DroppedLocally(str(error)) from error

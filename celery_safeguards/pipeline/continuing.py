@@ -33,7 +33,7 @@ from celery_safeguards.wiring import Wiring
 
 TO_MARK = "sg_to_mark"
 """Where a chord's member leaves what is to be marked once its part is reported."""
-_PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
+PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
 
 
 def has_continuation(request: Any) -> bool:
@@ -76,7 +76,7 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
         _send(task, request, result)
     except Exception as error:
         # Whatever sending raises, from the broker to the next task's own argument check.
-        if classify(error).kind in _PASSING:
+        if classify(error).kind in PASSING:
             end_delivery(task, request.id, Outcome.FENCED, None, f"its continuation could not be sent ({error!r})")
             raise DroppedLocally(repr(error)) from error
         _bury_continuation(task, request, error)

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.exceptions import TaskPredicate
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
@@ -26,12 +27,14 @@ from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.letter import ErrorText
-from celery_safeguards.errors import DroppedLocally, KeyRefused, StoreUnavailable
+from celery_safeguards.errors import DroppedLocally, KeyRefused, SafeguardsError, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.continuing import PASSING
 from celery_safeguards.policy import Declared
+from celery_safeguards.retry.classify import classify
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import keeper_of
 
@@ -79,6 +82,10 @@ class SafeRequest(Request):  # type: ignore[misc]
         if isinstance(error, DroppedLocally):
             self._forget()
             return drop_locally(self)
+        if self._came_after_the_settle(error):
+            logger.error("%s[%s] is done, but its result could not be handed on: %r", self.name, self.id, error)
+            self._forget()
+            return drop_locally(self)
         if self._died(error) and self.task.policy.declared is not Declared.AT_MOST_ONCE:
             return self._lost(error, exc_info)
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
@@ -89,6 +96,20 @@ class SafeRequest(Request):  # type: ignore[misc]
             super().on_timeout(soft, timeout)
         elif not self.acknowledged:
             self._lost(TimeLimitExceeded(timeout), None)
+
+    def _came_after_the_settle(self, error: BaseException) -> bool:
+        """
+        Whether a keyed task's work is recorded and Celery could not store its result or report its part of a chord.
+
+        Its own failures are all letters, retries and control flow. The redelivery finds the record, and hands on again.
+        """
+        if (
+            self.task.plan is None
+            or isinstance(error, SafeguardsError | TaskPredicate)
+            or not isinstance(error, Exception)
+        ):
+            return False
+        return not self._died(error) and classify(error).kind in PASSING
 
     def _died(self, error: BaseException) -> bool:
         if isinstance(error, SystemExit | KeyboardInterrupt):
