@@ -1,0 +1,79 @@
+"""
+What is shipped: scripts and types in the wheel, few dependencies, one version, and documents that name what exists.
+"""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import celery_safeguards
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel as it would be published."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(target.glob("*.whl"))) as archive:
+        yield archive
+
+
+def test_wheel_carries_every_script_and_the_marker_of_types(wheel):
+    """A worker without its Lua files would fail on its first task."""
+    package = ROOT / "celery_safeguards"
+    expected = {str(path.relative_to(ROOT)) for path in [*package.rglob("*.lua"), package / "py.typed"]}
+
+    assert len(expected) > 10
+    assert expected <= set(wheel.namelist())
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel):
+    """Tests and examples would shadow modules of the same name in a user's project."""
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert {"celery_safeguards"} == {top for top in tops if not top.endswith(".dist-info")}
+
+
+def test_core_depends_on_celery_alone(wheel):
+    """Every further dependency is one more that a team has to carry."""
+    metadata = next(name for name in wheel.namelist() if name.endswith("METADATA"))
+    required = re.findall(r"^Requires-Dist: ([^;\n]+)$", wheel.read(metadata).decode(), re.MULTILINE)
+
+    assert ["celery[redis]>=5.5"] == required
+
+
+def test_celery_finds_the_command(wheel):
+    """`celery -A proj safeguards` would be no such command."""
+    points = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
+
+    assert "[celery.commands]" in points
+    assert "safeguards = celery_safeguards.cli:safeguards" in points
+
+
+def test_changelog_knows_the_version():
+    """A release without its changes would be told from the last one by nobody."""
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+
+    assert f"## {celery_safeguards.__version__}" in changelog or "## Unreleased" in changelog
+
+
+def test_every_promise_in_the_readme_names_a_test_that_exists():
+    """A promise whose proof is gone would go on being made."""
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "README.md").read_text())
+
+    assert len(named) > 5
+    assert [] == [path for path in named if not (ROOT / path).is_file()]
+
+
+def test_every_public_name_is_documented():
+    """A name that nobody explains is used by guess."""
+    undocumented = [name for name in celery_safeguards.__all__ if not getattr(celery_safeguards, name).__doc__]
+
+    assert [] == undocumented
