@@ -1,0 +1,104 @@
+"""
+What the demo found: the two columns side by side, and whether every number is as it must be.
+"""
+
+from dataclasses import dataclass
+
+from example_project.demo_plan import Fate
+
+_COLUMNS = ("struck", "lost", "twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What became of one side's orders, by the gateway's ledger."""
+
+    title: str
+    fired: dict
+    lost: frozenset
+    duplicated: frozenset
+    charged: int
+    strangers: frozenset
+    """What was charged and is nobody's order."""
+    resent: int
+    dead_lettered: int
+    replayed: int
+    discarded: int
+
+    @classmethod
+    def of(cls, side, plan, *, dead_lettered=0, discarded=0):
+        """Read a side's ledger."""
+        charges = side.charges()
+        ids = [order.id for order in plan.orders]
+        return cls(
+            title=side.title,
+            fired=dict(side.fired),
+            lost=frozenset(each for each in ids if not charges[each]),
+            duplicated=frozenset(each for each in ids if charges[each] > 1),
+            charged=sum(charges[each] > 0 for each in ids),
+            strangers=frozenset(charges) - frozenset(ids),
+            resent=side.resent,
+            dead_lettered=dead_lettered,
+            replayed=side.replayed,
+            discarded=discarded,
+        )
+
+
+def table(plan, plain, guarded):
+    """Return the two columns, a line for each fault and one for all."""
+    planned = plan.planned()
+    width = max(len(fate) for fate in Fate)
+    head = "".join(f"{name:>8}" for name in _COLUMNS)
+    lines = [
+        f"{'':{width}} {'':>8} {'':>9}   {plain.title:^24}   {guarded.title:^24}",
+        f"{'what was done to the orders':{width}} {'orders':>8} {'planned':>9}   {head}   {head}",
+    ]
+    for fate in Fate:
+        ids = {order.id for order in plan.of(fate)}
+        cells = [
+            f"{_or_dash(found.fired.get(fate)):>8}{len(found.lost & ids):>8}{len(found.duplicated & ids):>8}"
+            for found in (plain, guarded)
+        ]
+        lines.append(f"{fate:{width}} {len(ids):>8} {_or_dash(planned.get(fate)):>9}   {cells[0]}   {cells[1]}")
+    totals = [f"{'':>8}{len(each.lost):>8}{len(each.duplicated):>8}" for each in (plain, guarded)]
+    lines.append(f"{'all orders':{width}} {len(plan.orders):>8} {'':>9}   {totals[0]}   {totals[1]}")
+    return lines
+
+
+def objections(plan, plain, guarded):
+    """Return what is not as it must be; nothing if the demo has shown what it says."""
+    found = []
+    bad = len(plan.bad_payloads)
+    for fate, planned in plan.planned().items():
+        found += [
+            f"{each.title}: '{fate}' struck {each.fired.get(fate, 0)} of {planned} times"
+            for each in (plain, guarded)
+            if each.fired.get(fate, 0) < planned
+        ]
+    found += [f"{each.title}: charged for {sorted(each.strangers)}" for each in (plain, guarded) if each.strangers]
+    if guarded.lost:
+        found.append(f"lost {sorted(guarded.lost)}")
+    if guarded.duplicated:
+        found.append(f"charged twice {sorted(guarded.duplicated)}")
+    if guarded.resent < len(plan.of(Fate.VANISHED)):
+        found.append(f"only {guarded.resent} orders were sent again")
+    if guarded.discarded != bad:
+        found.append(f"{guarded.discarded} bad payloads in letters, not {bad}")
+    if guarded.replayed != guarded.dead_lettered - guarded.discarded:
+        found.append(f"{guarded.replayed} of {guarded.dead_lettered - guarded.discarded} letters replayed")
+    if guarded.replayed < len(plan.of(Fate.STUCK)):
+        found.append(f"only {guarded.replayed} letters replayed")
+    if not plain.lost and not plain.duplicated:
+        found.append("plain Celery lost and doubled nothing: the faults prove nothing")
+    return found
+
+
+def verdict(guarded, orders, reasons):
+    """Return the last line."""
+    counts = f"orders={orders} charged={guarded.charged} lost={len(guarded.lost)} duplicated={len(guarded.duplicated)}"
+    work = f"resent={guarded.resent} dead_lettered={guarded.dead_lettered} replayed={guarded.replayed}"
+    return f"demo: {counts} {work} {'FAILED: ' + '; '.join(reasons) if reasons else 'ok'}"
+
+
+def _or_dash(number):
+    return "-" if number is None else number

@@ -1,0 +1,253 @@
+"""
+One of the two shops that the demo breaks: its own broker, gateway, ledger and workers, and what the shop does itself.
+
+The guarded shop can ask what became of an order: its payment's record. So it sends again, under the same key, every
+order without a record, or not done, after a stated wait. The plain shop has nothing to ask: an order without an answer
+may be lost or charged, and so it is not sent again.
+"""
+
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import kombu.exceptions
+import redis
+
+from celery_safeguards.ledger.record import State
+from celery_safeguards.wiring import Wiring
+from example_project import demo_plain, shop
+from example_project.demo_processes import DemoFailed, Worker, gateway_server, valkey_server, wait_until
+
+RESEND_AFTER_SECONDS = 12.0
+WORKERS = 2
+_QUIET_POLLS = 5
+_RECONNECT_SECONDS = 20
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Which processes have an order, and since when (wall clock)."""
+
+    child_pid: int
+    worker_pid: int
+    began: float
+
+
+class Side:
+    """
+    A shop and everything that belongs to it.
+
+    Args:
+        title: how the report calls it.
+        module: with its `app` and its task `charge`.
+        directory: for logs, notes and data.
+
+    """
+
+    def __init__(self, title, module, directory):
+        self.title = title
+        self.fired = Counter()
+        self.resent = 0
+        self.replayed = 0
+        self.broker = None
+        self.gateway = None
+        self._module = module
+        self._directory = directory
+        self._workers = []
+        self._log_paths = []
+        self._started = contextlib.ExitStack()
+        self._published = {}
+        self._message_ids = defaultdict(list)
+        self._numbers = itertools.count(1)
+        self._quiet_polls = 0
+        self._stop_seconds = 0.0
+
+    def __enter__(self):
+        with contextlib.ExitStack() as started:
+            self.broker = started.enter_context(valkey_server(self._directory / "valkey"))
+            self.gateway = started.enter_context(gateway_server(self._directory))
+            self._module.app.conf.broker_url = self.broker.url
+            # Under every worker: these are ended first, each of them, also where ending one fails.
+            started.enter_context(self._module.app)
+            started.callback(self._stop_workers)
+            self._started = started.pop_all()
+        return self
+
+    def __exit__(self, *error):
+        # Whoever interrupts the demo does not want to wait for what its workers still do.
+        self._stop_seconds = 0.0 if error[0] else _STOP_SECONDS
+        return self._started.__exit__(*error)
+
+    # --- what the shop does
+
+    def publish(self, order):
+        """Send an order to be charged; one that the broker did not take is not lost: it has no record."""
+        self._published[order] = time.monotonic()
+        with contextlib.suppress(kombu.exceptions.OperationalError, redis.ConnectionError):
+            sent = self._module.charge.apply_async(kwargs={"order_id": order.id, "amount": order.amount})
+            self._message_ids[order].append(sent.id)
+
+    def publish_bad(self, payload):
+        """Send a payload by the task's name, as a producer does that does not share our code."""
+        self._module.app.send_task(self._module.charge.name, kwargs=payload)
+
+    def send_again(self):
+        """Send orders again that may be lost."""
+
+    def is_settled(self):
+        """Whether nothing is left to do, as far as this shop can tell."""
+        return self.is_quiet()
+
+    def is_quiet(self):
+        """Whether the broker holds no message, seen several times in a row: a message in a worker's hands counts."""
+        queue = self._module.app.conf.task_default_queue
+        # A message is unseen for an instant when a worker has taken it off the list and not noted it yet.
+        is_empty = not self.broker.llen(queue) and not self.broker.hlen("unacked")
+        self._quiet_polls = self._quiet_polls + 1 if is_empty else 0
+        return self._quiet_polls >= _QUIET_POLLS
+
+    def what_is_left(self):
+        """Say what keeps this shop from being settled."""
+        queue = self._module.app.conf.task_default_queue
+        return f"{self.title}: {self.broker.llen(queue)} messages queued, {self.broker.hlen('unacked')} in hand"
+
+    # --- its workers
+
+    def start_worker(self):
+        """Start one more worker, and return it at once."""
+        name = f"{self._module.app.main}-{next(self._numbers)}"
+        told = {shop.BROKER_URL: self.broker.url, shop.GATEWAY_URL: self.gateway.base_url}
+        worker = Worker(self._module.__name__, name, self._directory, told)
+        self._workers.append(worker)
+        self._log_paths.append(worker.log_path)
+        return worker
+
+    def wait_workers_ready(self):
+        """Wait until all workers consume."""
+        for worker in self._workers:
+            worker.wait_ready()
+
+    def worker_of(self, note):
+        """Return the worker that has an order."""
+        return next(worker for worker in self._workers if worker.pid == note.worker_pid)
+
+    def kill_worker(self, worker):
+        """Kill a worker, children and all."""
+        worker.kill()
+        self._workers.remove(worker)
+
+    def note_of(self, order):
+        """Return who has an order that is known to run."""
+        child, worker, began = (self._directory / f"order-{order.id}").read_text().split()
+        return Note(int(child), int(worker), float(began))
+
+    def cut_connections(self):
+        """Close every connection to the broker while all workers wait for messages, and await that each notices."""
+        wait_until(self._all_wait_for_messages, _RECONNECT_SECONDS, f"{self.title}: every worker waits for messages")
+        before = [worker.losses() for worker in self._workers]
+        self.broker.client_kill_filter(_type="normal", skipme=True)
+
+        def all_noticed():
+            return all(worker.losses() > had for worker, had in zip(self._workers, before, strict=True))
+
+        wait_until(all_noticed, _RECONNECT_SECONDS, f"{self.title}: every worker has lost its connection")
+
+    def _all_wait_for_messages(self):
+        blocked = [each for each in self.broker.client_list() if "b" in each["flags"]]
+        return len(blocked) >= len(self._workers)
+
+    # --- what it did
+
+    def lose_from_queue(self, orders):
+        """Take the messages of these orders off the queue for good; return how many orders that were."""
+        queue, lost = self._module.app.conf.task_default_queue, 0
+        ids = {message_id for order in orders for message_id in self._message_ids[order]}
+        for text in self.broker.lrange(queue, 0, -1):
+            if json.loads(text)["headers"]["id"] in ids:
+                lost += self.broker.lrem(queue, 1, text)
+        return lost
+
+    def charges(self):
+        """Return how often each order was charged, from the gateway's ledger."""
+        return Counter(charge["order_id"] for charge in self.gateway.ledger())
+
+    def log(self):
+        """Return all that its workers wrote."""
+        return "".join(path.read_text(errors="replace") for path in self._log_paths)
+
+    def logs(self):
+        """Return what each worker wrote, by its name."""
+        return {path.stem: path.read_text(errors="replace") for path in self._log_paths}
+
+    def _stop_workers(self):
+        ends = time.monotonic() + self._stop_seconds
+        with contextlib.ExitStack() as all_of_them:
+            for worker in self._workers:
+                all_of_them.callback(worker.stop, ends)
+                worker.ask_to_stop()
+
+
+class PlainSide(Side):
+    """The shop without safeguards."""
+
+    def __init__(self, directory):
+        super().__init__("plain Celery", demo_plain, directory)
+
+
+class GuardedSide(Side):
+    """The shop with safeguards."""
+
+    def __init__(self, directory):
+        super().__init__("with safeguards", shop, directory)
+
+    def __enter__(self):
+        super().__enter__()
+        # A store that is new to its workers may also be one that was wiped: they would wait for one lease.
+        Wiring.of(shop.app).admission.declare_new()
+        return self
+
+    def send_again(self):
+        """Send every order again that has no record, or is not done, `RESEND_AFTER_SECONDS` after it was sent."""
+        overdue = time.monotonic() - RESEND_AFTER_SECONDS
+        for order in [order for order, at in self._published.items() if at < overdue]:
+            if self._state(order) not in {State.DONE, State.DEAD, State.QUARANTINED}:
+                self.publish(order)
+                self.resent += 1
+
+    def is_settled(self):
+        """Whether every order is paid or lies in a letter, and no message is under way."""
+        ended = {State.DONE, State.DEAD, State.QUARANTINED}
+        return all(self._state(order) in ended for order in self._published) and self.is_quiet()
+
+    def what_is_left(self):
+        """Say what keeps this shop from being settled."""
+        states = {order.id: self._state(order) for order in self.unpaid()}
+        return f"{super().what_is_left()}, not paid: {states}"
+
+    def unpaid(self):
+        """Return the orders whose record does not say that they are paid."""
+        return [order for order in self._published if self._state(order) is not State.DONE]
+
+    def letters(self):
+        """Return every dead letter."""
+        found, before = [], None
+        while True:
+            page = Wiring.of(shop.app).letters.list(before=before)
+            if page.unreadable:
+                raise DemoFailed(f"letters that cannot be read: {page.unreadable}")
+            found += page.letters
+            before = page.next_cursor
+            if before is None:
+                return found
+
+    def discard(self, letter, reason):
+        """Give up a dead letter."""
+        Wiring.of(shop.app).letters.discard(letter.id, "demo", reason)
+
+    def _state(self, order):
+        record = shop.payment(order.id, order.amount)
+        return record.state if record else None
