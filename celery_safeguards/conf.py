@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from celery_safeguards.errors import ConfigurationError, nearest
 
 PREFIX = "safeguards_"
+MEMORY_URL = "memory://"
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -24,7 +25,8 @@ class Settings:
     """Names the fleet that shares keys: the same in web processes and workers, another one per environment."""
 
     store_url: str | None = None
-    """Redis for records, claims and letters. Defaults to the broker's URL where that is Redis."""
+    """Redis for records, claims and letters. Defaults to the broker's URL where that is Redis; in eager mode without
+    one, to the memory of the process."""
 
     store_timeout_seconds: float = 2.0
     """How long one round trip to the store may take. Must be below a third of the lease."""
@@ -80,7 +82,8 @@ class Settings:
             hint = nearest(name, known)
             raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
         if "store_url" not in given:
-            given["store_url"] = _broker_if_redis(app)
+            # Eager execution is for tests of one process, which should need no server.
+            given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else None)
         if given.get("spool_directory"):
             given["spool_directory"] = Path(given["spool_directory"])
         return cls(**given)

@@ -213,6 +213,11 @@ class Safeguards:
         if self.on_store_down is not UNSET:
             choice = _choice("Safeguards.on_store_down", self.on_store_down, OnStoreDown)
             object.__setattr__(self, "on_store_down", choice)
+        if self.at_most_once is True and isinstance(self.retry, RetryPolicy):
+            raise ConfigurationError(
+                "Safeguards(at_most_once=True, retry=RetryPolicy(...)): work that is repeated runs more than once; "
+                "leave retry out, or declare repeatable=True"
+            )
         if self.max_lost_starts is not UNSET:
             _number("Safeguards.max_lost_starts", self.max_lost_starts, at_least=1, whole=True)
         if self.max_lease_seconds is not UNSET:

@@ -19,14 +19,12 @@ from celery_safeguards.admission.redis import RedisAdmissionStore
 from celery_safeguards.admission.starts import MemoryStartCounter, RedisStartCounter, StartCounter
 from celery_safeguards.admission.store import AdmissionStore
 from celery_safeguards.clock import Clock, SystemClock
-from celery_safeguards.conf import Settings
+from celery_safeguards.conf import MEMORY_URL, Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import ConfigurationError
-
-MEMORY_URL = "memory://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

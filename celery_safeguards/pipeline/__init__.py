@@ -8,9 +8,12 @@ raises here tells Celery what the delivery may do: return or fail (acknowledge, 
 `Deferred` (acknowledge, a copy is published), `DroppedLocally` (nothing is durable: the message comes back by itself).
 """
 
+import logging
 from typing import Any
 
-from celery_safeguards.errors import DroppedLocally, StoreUnavailable
+from celery.exceptions import TaskPredicate
+
+from celery_safeguards.errors import DroppedLocally, LetteredError
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.keyed import run_keyed
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
@@ -18,15 +21,21 @@ from celery_safeguards.signals import end_delivery
 
 __all__ = ["execute"]
 
+logger = logging.getLogger(__name__)
+
 
 def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a guarded task."""
     run = run_unkeyed if task.plan is None else run_keyed
     try:
         return run(task, request, args, kwargs)
-    except StoreUnavailable as error:
-        # A letter that could not be written, at the end of any path: acknowledged, its message would be gone.
+    except (LetteredError, TaskPredicate):
+        raise
+    except Exception as error:
+        # A letter that could not be written, at the end of any path, or what nobody has foreseen: the body's own errors
+        # are all decided on by now. Acknowledged, the message would be gone and its record in progress for nobody.
         if request.is_eager:
             raise
-        end_delivery(task, request.id, Outcome.FENCED, None, str(error))
-        raise DroppedLocally(str(error)) from error
+        logger.exception("%s[%s] could not be carried through", task.name, request.id)
+        end_delivery(task, request.id, Outcome.FENCED, None, repr(error))
+        raise DroppedLocally(repr(error)) from error

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from celery.exceptions import Ignore
+
 from celery_safeguards.admission.gate import Hold, Question
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
@@ -217,6 +219,10 @@ class Admission:
         if record is None:
             return None
         delivery = self._delivery
+        if record.result_form is ResultForm.IGNORED and delivery.request.id == record.task_id:
+            # Whatever the body has handed on, it was under this very id, and reports for itself.
+            delivery.end(Outcome.DEDUPLICATED, "ignored by the body")
+            raise Ignore("the body has ignored this message before")
         waits = has_continuation(delivery.request) and delivery.request.id not in record.continued_by
         if waits and record.result_form is not ResultForm.STORED:
             # None, or a marker, would be taken for the result by whatever waits for it.

@@ -8,6 +8,7 @@ recorded. Control flow (`Ignore`, `Reject`, `Retry`) is never classified as a fa
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
 from celery.exceptions import MaxRetriesExceededError, Reject, Retry
@@ -46,11 +47,15 @@ class RetryAsked(Retry):  # type: ignore[misc]
         self.options = dict(options or {})
 
     def delay_seconds(self, clock: Clock) -> float | None:
-        """Return the countdown that was asked for; None: by the policy."""
+        """Return the countdown that was asked for; None, also where it is no finite number: by the policy."""
         if isinstance(self.when, datetime):
             due = self.when if self.when.tzinfo else self.when.replace(tzinfo=UTC)
             return max(0.0, due.timestamp() - clock.wall_seconds())
-        return None if self.when is None else max(0.0, float(self.when))
+        try:
+            seconds = float(self.when)
+        except (TypeError, ValueError):
+            return None
+        return max(0.0, seconds) if isfinite(seconds) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
 from celery_safeguards.pipeline.burial import burial_fields, compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation
+from celery_safeguards.pipeline.continuing import continue_canvas
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
@@ -215,9 +215,7 @@ class _Run:
         if isinstance(error, Ignore):
             # What follows it, if anything, is the body's own business: `Task.replace` has handed the canvas on.
             nothing = Ending(ResultForm.IGNORED)
-            record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
-            if has_continuation(delivery.request):
-                delivery.gate.mark_continued(record, delivery.request.id)
+            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
             delivery.end(Outcome.SUCCEEDED, "ignored by the body")
         else:
             failure = {"kind": FailureKind.TRANSIENT.value, "error": repr(error), "reason": "rejected by the body"}

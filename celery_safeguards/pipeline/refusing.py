@@ -29,14 +29,15 @@ def is_dispatched_by_celery(frame: FrameType | None) -> bool:
     Whether a publish was made by Celery for a continuation, and not by user code.
 
     Args:
-        frame: of the publishing method; from there outwards, the first frame that is no mere passage decides.
+        frame: of the publishing method; from there outwards, the first frame that is no mere passage decides. A team's
+            own `apply_async`, which passes on to ours, is one.
 
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if _belongs(module, _DISPATCHES):
             return True
-        if not _belongs(module, _PASSED_THROUGH):
+        if not _belongs(module, _PASSED_THROUGH) and frame.f_code.co_name != "apply_async":
             return False
         frame = frame.f_back
     return False
@@ -64,7 +65,16 @@ def refuse_publish(
             body=str(dumps(body)).encode(),  # type: ignore[no-untyped-call]
             content_type="application/json",
             content_encoding="utf-8",
-            headers={"id": task_id, "task": task.name, "parent_id": options.get("parent_id"), "lang": "py"},
+            headers={
+                **(options.get("headers") or {}),
+                "id": task_id,
+                "task": task.name,
+                "lang": "py",
+                "parent_id": options.get("parent_id"),
+                "root_id": options.get("root_id"),
+                "group": options.get("group_id"),
+                "group_index": options.get("group_index"),
+            },
             delivery_info={"exchange": "", "routing_key": options.get("queue") or task.app.conf.task_default_queue},
         ),
         error=error_text(wiring, error),

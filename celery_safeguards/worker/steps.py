@@ -10,9 +10,10 @@ from typing import Any
 from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end
+from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.policy import Declared
-from celery_safeguards.wiring import MEMORY_URL, Wiring
+from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 
 logger = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ def test_a_bound_task_leaves_self_out():
     """A key that holds `self` holds its address, which differs in every process (cameronmaske/celery-once#93)."""
     app = Celery(set_as_current=False)
 
-    @app.task(bind=True)
+    @app.task(bind=True, shared=False)
     def pay(self, order_id): ...
 
     expected = ["order_id"]
@@ -70,7 +70,7 @@ def test_an_unbound_task_keeps_all_parameters():
     """Dropping the first argument of an unbound task would make all its calls one operation."""
     app = Celery(set_as_current=False)
 
-    @app.task
+    @app.task(shared=False)
     def pay(order_id, amount): ...
 
     expected = ["order_id", "amount"]
@@ -93,7 +93,7 @@ def test_a_task_wrapped_for_automatic_retry_keeps_its_signature():
     """Celery's autoretry replaces `run` by a wrapper of `*args, **kwargs`: its keys would all be refused."""
     app = Celery(set_as_current=False)
 
-    @app.task(bind=True, autoretry_for=(OSError,))
+    @app.task(bind=True, autoretry_for=(OSError,), shared=False)
     def pay(self, order_id): ...
 
     expected = ["order_id"]

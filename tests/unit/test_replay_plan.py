@@ -18,7 +18,7 @@ NOW_US = 1_750_000_000_000_000
 BODY = b'[[1], {"when": {"__type__": "datetime", "__value__": "2025-01-01T00:00:00"}}, {"chain": [{"task": "ship"}]}]'
 
 RERUN = Policy.of(Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="rerun")))
-QUARANTINE = Policy.of(Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="quarantine")))
+QUARANTINE = Policy.of(Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="quarantine", quiet_seconds=5)))
 ASKS = Policy.of(
     Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown=Verify(DidNotHappen, after_seconds=30)))
 )

@@ -1,0 +1,110 @@
+"""
+The public API as users write it; checked by `mypy --strict` and never run.
+"""
+
+from datetime import datetime
+from typing import Any, assert_type
+
+from celery import Celery, shared_task
+
+from celery_safeguards import (
+    CannotTell,
+    DidNotHappen,
+    FailureKind,
+    Happened,
+    Idempotent,
+    OnDead,
+    OnStoreDown,
+    OnUnknown,
+    Outcome,
+    RetryPolicy,
+    Safe,
+    Safeguards,
+    SafeTask,
+    Verify,
+    current_safe,
+)
+
+app = Celery("shop", task_cls=SafeTask)
+
+
+def find_payment(order_id: int, idempotency_key: str) -> Happened | DidNotHappen | CannotTell:
+    """Answer in each of the three ways."""
+    if not order_id:
+        return CannotTell("no such order")
+    return Happened({"key": idempotency_key}) if order_id > 1 else DidNotHappen()
+
+
+def find_by_number(order_id: int) -> DidNotHappen:
+    """A function that knows one answer only fits as well."""
+    return DidNotHappen()
+
+
+def order_is_paid(result: dict[str, Any], order_id: int) -> bool:
+    """Check the effect, not the return value."""
+    return bool(result) and order_id > 0
+
+
+VERIFY = Verify(find_payment, after_seconds=30, asks=5)
+PAYMENTS = Safeguards(retry=RetryPolicy(attempts=6, base_seconds=5, factor=3, cap_seconds=300, total_seconds=3600))
+CHARGE = PAYMENTS | Safeguards(
+    idempotent=Idempotent(
+        "payment:{order_id}",
+        on_unknown=VERIFY,
+        on_dead=OnDead.REFUSE,
+        scope="payments",
+        fingerprint=("order_id", "amount"),
+        retention_seconds=86_400,
+        store_result=True,
+    ),
+    ensure=order_is_paid,
+    on_store_down=OnStoreDown.WAIT,
+    max_lost_starts=3,
+    max_lease_seconds=600,
+)
+assert_type(CHARGE, Safeguards)
+
+EVERY_ANSWER: list[Safeguards] = [
+    Safeguards(idempotent=Idempotent("a:{b}", on_unknown="rerun", on_dead="run")),
+    Safeguards(idempotent=Idempotent("a:{b}", on_unknown=OnUnknown.QUARANTINE)),
+    Safeguards(idempotent=Idempotent("a:{b}", on_unknown=Verify(find_by_number))),
+    Safeguards(repeatable=True, retry=None, on_store_down="run_unprotected"),
+    Safeguards(at_most_once=True, ensure=None),
+]
+
+
+@app.task(base=SafeTask, bind=True, safeguards=CHARGE)  # type: ignore[untyped-decorator]
+def charge(self: SafeTask, order_id: int, amount: int) -> dict[str, Any]:
+    """Use what a bound body has."""
+    assert_type(self.safe, Safe)
+    self.safe.checkpoint()
+    if amount < 0:
+        raise self.retry(countdown=5, max_retries=2)
+    return {"key": self.safe.idempotency_key, "attempt": self.safe.attempt, "id": self.safe.task_id}
+
+
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))  # type: ignore[untyped-decorator]
+def sync(sku: str) -> str | None:
+    """Use what an unbound body has."""
+    safe = current_safe()
+    assert_type(safe, Safe)
+    assert_type(safe.attempt, int)
+    assert_type(safe.task_id, str)
+    assert_type(safe.idempotency_key, str | None)
+    return safe.idempotency_key
+
+
+class Report(SafeTask):
+    """A class-based task."""
+
+    name = "shop.report"
+    safeguards = Safeguards(repeatable=True)
+
+    def run(self, day: datetime) -> str:
+        """Override the body with a signature of its own."""
+        return day.isoformat()
+
+
+def is_over(outcome: Outcome, kind: FailureKind) -> bool:
+    """Use the closed lists."""
+    return outcome is Outcome.DEAD_LETTERED and not kind.effect_possible

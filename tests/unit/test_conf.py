@@ -1,0 +1,159 @@
+"""
+Settings: read once, checked at once, under Celery's own names.
+"""
+
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from celery_safeguards.conf import Settings
+from celery_safeguards.errors import ConfigurationError
+
+
+@pytest.fixture
+def read():
+    """Read the settings of an app that has these, on a Redis broker unless told otherwise."""
+    apps = []
+
+    def read(broker="redis://localhost:6379/0", **settings):
+        app = Celery("conf", broker=broker, set_as_current=False)
+        apps.append(app)
+        app.conf.update(settings)
+        return Settings.of(app)
+
+    yield read
+    for app in apps:
+        app.close()
+
+
+def test_defaults_are_those_of_the_documentation(read):
+    """Whoever sets nothing must get what README says."""
+    settings = read()
+
+    assert (settings.namespace, settings.strict) == ("default", False)
+    assert (settings.lease_seconds, settings.renew_every_seconds) == (30.0, 10.0)
+    assert (settings.deferral_base_seconds, settings.deferral_cap_seconds) == (1.0, 60.0)
+    assert settings.deferral_deadline_seconds == 86_400.0
+
+
+def test_given_settings_are_read(read):
+    """A setting that is ignored is worse than one that is refused."""
+    settings = read(safeguards_namespace="staging", safeguards_lease_seconds=60, safeguards_strict=True)
+
+    assert (settings.namespace, settings.lease_seconds, settings.strict) == ("staging", 60, True)
+
+
+def test_none_means_the_default(read):
+    """Settings files pass the missing environment variable on as None."""
+    assert read(safeguards_lease_seconds=None).lease_seconds == 30.0
+
+
+def test_settings_are_read_under_celerys_namespace_as_django_projects_have_them(monkeypatch):
+    """With `namespace="CELERY"` the names are `CELERY_SAFEGUARDS_...`; ignoring them would use the defaults."""
+
+    class DjangoLike:
+        CELERY_BROKER_URL = "redis://localhost:6379/0"
+        CELERY_SAFEGUARDS_NAMESPACE = "shop"
+        CELERY_SAFEGUARDS_LEASE_SECONDS = 45
+
+    with Celery("conf", set_as_current=False) as app:
+        app.config_from_object(DjangoLike, namespace="CELERY")
+
+        settings = Settings.of(app)
+
+    assert (settings.namespace, settings.lease_seconds) == ("shop", 45)
+
+
+def test_unknown_name_under_celerys_namespace_is_refused():
+    """A typing error in a Django settings file must not be silent."""
+
+    class DjangoLike:
+        CELERY_SAFEGUARDS_LEASE_SECOND = 45
+
+    with Celery("conf", set_as_current=False) as app:
+        app.config_from_object(DjangoLike, namespace="CELERY")
+
+        with pytest.raises(ConfigurationError, match="did you mean 'lease_seconds'"):
+            Settings.of(app)
+
+
+def test_unknown_name_is_refused_with_the_nearest(read):
+    """A misspelt setting would leave the default in force, and nobody would notice."""
+    with pytest.raises(ConfigurationError, match=r"safeguards_lease_second is no setting .*'lease_seconds'"):
+        read(safeguards_lease_second=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease_seconds", 0),
+        ("lease_seconds", -1),
+        ("lease_seconds", "30"),
+        ("lease_seconds", True),
+        ("lease_seconds", float("nan")),
+        ("store_wait_seconds", float("inf")),
+        ("max_result_bytes", 0),
+        ("max_traceback_chars", "all"),
+        ("namespace", ""),
+        ("namespace", "a b"),
+        ("namespace", "{a}"),
+        ("namespace", "a:b"),
+        ("namespace", 7),
+        ("strict", "no"),
+        ("strict", 1),
+        ("store_url", 7),
+    ],
+)
+def test_value_that_cannot_hold_is_refused_by_name_and_value(read, name, value):
+    """It would fail later: at the first claim, or in a comparison that is always false."""
+    with pytest.raises(ConfigurationError) as refused:
+        read(**{f"safeguards_{name}": value})
+
+    assert f"safeguards_{name}={value!r}" in str(refused.value)
+
+
+def test_slow_store_and_short_lease_are_refused_together(read):
+    """A renewal that may take as long as the lease comes too late."""
+    with pytest.raises(ConfigurationError, match=r"store_timeout_seconds=5 .* safeguards_lease_seconds=12"):
+        read(safeguards_store_timeout_seconds=5, safeguards_lease_seconds=12)
+
+
+def test_deferral_base_above_its_cap_is_refused(read):
+    """The first delay would already be cut."""
+    with pytest.raises(ConfigurationError, match="deferral_base_seconds=90 is above"):
+        read(safeguards_deferral_base_seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        ("redis://:secret@host:6379/3", "redis://:secret@host:6379/3"),
+        ("rediss://host:6379/0", "rediss://host:6379/0"),
+        ("redis+socket:///var/run/redis.sock", "unix:///var/run/redis.sock"),
+        ("amqp://guest@localhost//", None),
+        ("memory://", None),
+    ],
+)
+def test_store_is_the_broker_where_that_is_redis(read, broker, expected):
+    """One setting less for most projects, and no guess for the others."""
+    assert read(broker=broker).store_url == expected
+
+
+def test_first_of_several_brokers_is_the_store(read):
+    """Celery takes a list of brokers for fail-over."""
+    with Celery("conf", set_as_current=False) as app:
+        app.conf.broker_url = ["redis://one:6379/0", "redis://two:6379/0"]
+
+        assert Settings.of(app).store_url == "redis://one:6379/0"
+
+
+def test_own_store_comes_before_the_broker(read):
+    """Records want a server that keeps what it is told; brokers often do not."""
+    assert read(safeguards_store_url="redis://records:6379/1").store_url == "redis://records:6379/1"
+
+
+@pytest.mark.parametrize("given", ["/var/spool/letters", Path("/var/spool/letters")])
+def test_spool_directory_may_be_text_or_path(read, given):
+    """Environment variables are text, settings files have paths."""
+    assert read(safeguards_spool_directory=given).spool_directory == Path("/var/spool/letters")
