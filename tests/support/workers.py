@@ -53,6 +53,8 @@ def start_worker(
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     command += ["-Q", ",".join(queues)] if queues else []
     told = {announce.ADDRESS: announcements.address, announce.WORKER: name, "PYTHONUNBUFFERED": "1"}
+    # A killed pool leaves its temporary files behind: here the test removes them.
+    told["TMPDIR"] = str(directory)
     log_path = Path(directory) / f"{name}.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
