@@ -2,7 +2,7 @@
 --
 -- KEYS  meta, record
 -- ARGV  lease us, candidate epoch, owner, '1' if the message proves no earlier start, its epoch or '', then a write
--- Returns  status, now, epoch, admit_from, takeover_from, and with it for
+-- Returns lines: status, now, epoch, admit_from, takeover_from, and with it for
 --          'claimed'  the fence;  'found'  the record as JSON;  'absent'  ''
 --
 -- Safe to run twice: the second time finds its own claim.

@@ -80,6 +80,7 @@ local function whole(record)
   return cjson.encode(fields)
 end
 
+-- One text of six lines, for the same reason; the last one holds no line break, JSON escapes them.
 local function reply(status, now, m, found)
-  return {status, text(now), m[1], m[2], m[3], found}
+  return table.concat({status, text(now), m[1], m[2], m[3], found}, '\n')
 end

@@ -111,8 +111,8 @@ class RedisAdmissionStore:
 
     def _record_script(self, script: str, key: RecordKey, args: list[Any]) -> tuple[str, StoreView, str]:
         keys = [self._keys.meta, self._record_key(key)]
-        status, *rest = self._run(script, keys, args)
-        return status, _view(rest[:4]), rest[4]
+        status, *view, found = self._run(script, keys, args).split("\n", 5)
+        return status, _view(view), found
 
 
 def _write(change: Change, onto: Record | None = None) -> list[Any]:
@@ -120,7 +120,10 @@ def _write(change: Change, onto: Record | None = None) -> list[Any]:
     fields = {**(onto.to_fields() if onto else {}), **{name: encode(value) for name, value in change.fields.items()}}
     retention_ms = 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
     times = {name: str(to_us(seconds)) for name, seconds in change.after_seconds.items()}
-    return [retention_ms, json.dumps(fields), json.dumps(times) if times else ""]
+    return [retention_ms, _compact(fields), _compact(times) if times else ""]
+
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _view(parts: Sequence[str]) -> StoreView:

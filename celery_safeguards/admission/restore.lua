@@ -2,7 +2,7 @@
 --
 -- KEYS  meta, record
 -- ARGV  lease us, candidate epoch, owner, epoch of the copy, then a write
--- Returns  status 'restored' | 'refused', now, epoch, admit_from, takeover_from, ''
+-- Returns lines: status 'restored' | 'refused', now, epoch, admit_from, takeover_from, ''
 --
 -- Only into another epoch than the copy's: in the same one a missing record has expired or was discarded, it was not
 -- lost. Never over an outcome, not even this owner's: its child may have settled into the new store already.

@@ -3,7 +3,7 @@
 -- KEYS  meta, record
 -- ARGV  lease us, candidate epoch, owner, fence, state it must be in, state to be, '1' to write a record that is gone,
 --       then a write
--- Returns  status 'settled' | 'already' | 'refused' | 'gone', now, epoch, admit_from, takeover_from, and with
+-- Returns lines: status 'settled' | 'already' | 'refused' | 'gone', now, epoch, admit_from, takeover_from, and with
 --          'refused' the record as JSON
 --
 -- Safe to run twice: the second time answers 'already'.

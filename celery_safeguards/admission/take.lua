@@ -2,7 +2,7 @@
 --
 -- KEYS  meta, record
 -- ARGV  lease us, candidate epoch, owner, rev as seen (0: no record), state to be, asking to be, then a write
--- Returns  status 'taken' | 'moved', now, epoch, admit_from, takeover_from, the record as JSON or ''
+-- Returns lines: status 'taken' | 'moved', now, epoch, admit_from, takeover_from, the record as JSON or ''
 --
 -- Safe to run twice: a record that is this owner's, in the state asked for, was taken by the first run.
 
