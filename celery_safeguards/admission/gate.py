@@ -6,14 +6,12 @@ means that the record moved between the question and the write: ask again. Nothi
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_safeguards.admission.plan import Plan
-from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey
+from celery_safeguards.admission.store import AdmissionStore, Change, Continuing, RecordKey
 from celery_safeguards.clock import Clock
-from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import (
     Arrival,
     Ask,
@@ -140,9 +138,20 @@ class Gate:
         """Record as done what a person said has happened."""
         return self._take(record, self._change(record, {"asking": False, **_done(ending)}))
 
-    def settle_done(self, hold: Hold, ending: Ending) -> Record:
-        """Write success. Raises `NotOurs`, `StoreUnavailable`."""
-        return self._settle(hold, {**_done(ending), **_settled(hold)})
+    def settle_done(self, hold: Hold, ending: Ending, *, continues: bool = False) -> Record:
+        """
+        Write success; with `continues`, keep the right to send what follows, for one lease.
+
+        Raises:
+            NotOurs: another owner holds the record.
+            StoreUnavailable: it is not known to be written.
+
+        """
+        fields = {**_done(ending), **_settled(hold)}
+        if not continues:
+            return self._settle(hold, fields)
+        lease = {"lease_until_us": self._store.lease_seconds}
+        return self._settle(hold, {**fields, "continuing": self.arrival.task_id}, lease)
 
     def settle_retry(
         self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool, ambiguous: bool
@@ -190,12 +199,13 @@ class Gate:
         fields = {"state": State(record.final), "letter": ""}
         return self._store.settle(self.key, record, State.DYING, Change(fields=fields, retention_seconds=None))
 
-    def mark_continued(self, done: Record, task_id: str) -> None:
-        """Note that what follows this task id has been sent; nothing if the record has moved on since."""
-        fields = {"state": State.DONE, "continued_by": (*done.continued_by, task_id)}
-        retention = self._plan.idempotent.retention_seconds
-        with suppress(NotOurs):
-            self._store.settle(self.key, done, State.DONE, Change(fields=fields, retention_seconds=retention))
+    def begin_continuing(self) -> Continuing:
+        """Ask to send what follows a done record. Raises `StoreUnavailable`."""
+        return self._store.begin_continuing(self.key, self.arrival.task_id)
+
+    def end_continuing(self) -> None:
+        """Note that what follows has been sent for this task id. Raises `StoreUnavailable`."""
+        self._store.end_continuing(self.key, self.arrival.task_id)
 
     def note_step(self, hold: Hold, name: str, result: str | None) -> Hold:
         """Write that a step has begun (None) or its result, under the claim. Raises `NotOurs`, `StoreUnavailable`."""

@@ -4,9 +4,14 @@
 -- ARGV  owner, failure as the record keeps it
 -- Returns  1 if it is this owner's claim in progress, else 0
 --
+-- An owner that died between its outcome and the sending of what follows gives up its right to send at once.
 -- Safe to run twice: the first time of death stays.
 
-local r = redis.call('HMGET', KEYS[1], 'owner', 'state', 'lost_us')
+local r = redis.call('HMGET', KEYS[1], 'owner', 'state', 'lost_us', 'continuing')
+if r[1] == ARGV[1] and r[2] == 'done' and (r[4] or '') ~= '' then
+  redis.call('HSET', KEYS[1], 'lease_until_us', text(now_us()))
+  redis.call('HINCRBY', KEYS[1], 'rev', 1)
+end
 if r[1] ~= ARGV[1] or r[2] ~= 'in_progress' then
   return 0
 end

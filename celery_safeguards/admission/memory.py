@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedClaim, changed, not_ours
+from celery_safeguards.admission.store import (
+    Answer,
+    Change,
+    Continuing,
+    RecordKey,
+    Renewal,
+    RenewedClaim,
+    changed,
+    not_ours,
+)
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
@@ -111,6 +120,29 @@ class MemoryAdmissionStore:
         with self._lock:
             return self._look(), {owner: self._renew(owner, key) for owner, key in claims.items()}
 
+    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+        """Ask to send what follows a done record, for this task id."""
+        with self._lock:
+            view, record = self._look(), self.read(key)
+            if record is None or record.state is not State.DONE:
+                return Continuing.GO
+            if task_id in record.continued_by:
+                return Continuing.SENT
+            if record.continuing and view.now_us < record.lease_until_us:
+                return Continuing.BUSY
+            until_us = view.now_us + to_us(self._lease_seconds)
+            self._records[key] = replace(record, continuing=task_id, lease_until_us=until_us, rev=record.rev + 1)
+            return Continuing.GO
+
+    def end_continuing(self, key: RecordKey, task_id: str) -> None:
+        """Note that what follows was sent for this task id."""
+        with self._lock:
+            self._look()
+            record = self.read(key)
+            if record is not None and record.state is State.DONE and task_id not in record.continued_by:
+                sent, rev = (*record.continued_by, task_id), record.rev + 1
+                self._records[key] = replace(record, continued_by=sent, continuing="", rev=rev)
+
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""
         with self._lock:
@@ -127,6 +159,9 @@ class MemoryAdmissionStore:
         """Note that an owner is dead; its claim stays as evidence."""
         with self._lock:
             record = self.read(key)
+            if record is not None and record.owner == owner and record.state is State.DONE and record.continuing:
+                self._records[key] = replace(record, lease_until_us=self._now_us(), rev=record.rev + 1)
+                return False
             if record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
                 return False
             if not record.lost_us:

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys
-from celery_safeguards.admission.store import Answer, Change, RecordKey, Renewal, RenewedClaim, changed, not_ours
+from celery_safeguards.admission.store import (
+    Answer,
+    Change,
+    Continuing,
+    RecordKey,
+    Renewal,
+    RenewedClaim,
+    changed,
+    not_ours,
+)
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
@@ -88,6 +97,15 @@ class RedisAdmissionStore:
         keys = [self._keys.meta, *(self._record_key(key) for key in claims.values())]
         head, *rows = self._run("renew.lua", keys, list(claims))
         return _view(head), {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
+
+    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+        """Ask to send what follows a done record, for this task id."""
+        status, _, _ = self._record_script("continue.lua", key, [task_id, "begin"])
+        return Continuing(status)
+
+    def end_continuing(self, key: RecordKey, task_id: str) -> None:
+        """Note that what follows was sent for this task id."""
+        self._record_script("continue.lua", key, [task_id, "end"])
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""

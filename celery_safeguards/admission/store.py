@@ -75,6 +75,16 @@ class RenewedClaim:
     record: Record | None = None
 
 
+class Continuing(StrEnum):
+    """Whether this delivery may send what follows."""
+
+    GO = "go"
+    SENT = "sent"
+    """It was sent for this task id before."""
+    BUSY = "busy"
+    """Somebody is sending."""
+
+
 class AdmissionStore(Protocol):
     """
     A store of records.
@@ -151,6 +161,19 @@ class AdmissionStore(Protocol):
 
     def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
         """Renew the leases of all these claims, by owner; with none, only show that a worker is alive."""
+        ...
+
+    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+        """
+        Ask to send what follows a done record, for this task id.
+
+        Of any number of callers one gets `GO`, and the others `BUSY` until it has called `end_continuing` or one lease
+        is over. A record that is gone answers `GO`: nothing is known of it.
+        """
+        ...
+
+    def end_continuing(self, key: RecordKey, task_id: str) -> None:
+        """Note that what follows was sent for this task id; nothing if the record is not done any more."""
         ...
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:

@@ -91,6 +91,8 @@ class Record:
     result: str = ""
     continued_by: tuple[str, ...] = ()
     """The task ids whose links, chain and chord have been sent what follows."""
+    continuing: str = ""
+    """The task id for which it is being sent, until the lease ends."""
     steps: Mapping[str, Any] = field(default_factory=dict)
     """Steps of the body by name: their result as JSON text, or None while begun and not known to have ended."""
     failure: Mapping[str, Any] = field(default_factory=dict)

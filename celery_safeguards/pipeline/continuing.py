@@ -5,7 +5,8 @@ Celery's tracer sends links and the chain itself, after the body. When the broke
 worker acknowledges: the rest of the chain is gone (celery 5.5 to 5.7, `app/trace.py`). Here the pipeline sends them,
 after the settle and before it returns, and takes them off the request, so that the tracer finds nothing to send:
 
-    settle done → send links and chain → mark the record `continued_by` this task id → acknowledge
+    settle done, keeping the right to send → send links and chain → mark `continued_by` this task id → acknowledge
+    a second delivery of the id in between: put off
     killed before the send, or refused by the broker: the redelivery finds *done, not continued* and sends
     killed between send and mark: sent twice; both carry the same parent id, and a keyed link is one operation
 
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from celery.canvas import group, maybe_signature
 
+from celery_safeguards.admission.store import Continuing
 from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record
@@ -41,11 +43,18 @@ def has_continuation(request: Any) -> bool:
     return bool(request.callbacks or request.chain or request.chord)
 
 
-def continue_canvas(delivery: Delivery, record: Record, result: Any) -> None:
+def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_settle: bool = False) -> None:
     """
     Send what follows, unless this id's continuation was sent before.
 
+    Args:
+        delivery: whose work is done.
+        record: as it stands.
+        result: what the next task gets.
+        is_own_settle: this delivery has settled, and kept the right to send.
+
     Raises:
+        Deferred: another delivery is sending.
         DroppedLocally: the broker did not take it; the redelivery will send it.
         DeadLettered: it can never be sent, for instance because the result does not fit the next task.
 
@@ -53,14 +62,20 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any) -> None:
     request = delivery.request
     if request.is_eager or not has_continuation(request):
         return
-    if request.id in record.continued_by:
-        request.callbacks = request.chain = request.chord = None
-        return
+    if record.continuing != request.id or not is_own_settle:
+        match delivery.gate.begin_continuing():
+            case Continuing.SENT:
+                request.callbacks = request.chain = request.chord = None
+                return
+            case Continuing.BUSY:
+                delivery.put_off("what follows it is being sent", record)
+            case Continuing.GO:
+                pass
     send_what_follows(delivery.task, request, result)
     if request.chord:
-        setattr(request, TO_MARK, (delivery, record))
+        setattr(request, TO_MARK, delivery)
     else:
-        _mark(delivery, record)
+        _mark(delivery)
 
 
 def send_what_follows(task: Any, request: Any, result: Any) -> None:
@@ -85,9 +100,9 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
 
 def mark_reported(request: Any) -> None:
     """Mark a chord's member as continued: the tracer has stored its result and reported its part."""
-    delivery, record = getattr(request, TO_MARK, (None, None))
-    if delivery is not None and record is not None:
-        _mark(delivery, record)
+    delivery = getattr(request, TO_MARK, None)
+    if delivery is not None:
+        _mark(delivery)
 
 
 def _send(task: Any, request: Any, result: Any) -> None:
@@ -110,9 +125,9 @@ def _send(task: Any, request: Any, result: Any) -> None:
         following.apply_async((result,), chain=request.chain[:-1], **family)
 
 
-def _mark(delivery: Delivery, record: Record) -> None:
+def _mark(delivery: Delivery) -> None:
     try:
-        delivery.gate.mark_continued(record, delivery.request.id)
+        delivery.gate.end_continuing()
     except StoreUnavailable as error:
         # It is sent; without the mark a redelivery sends it once more, which a continuation must bear anyway.
         delivery.log(f"its continuation is sent but not marked: {error}")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from celery_safeguards.admission.store import Change, RecordKey, Renewal
+from celery_safeguards.admission.store import Change, Continuing, RecordKey, Renewal
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.record import Record, RecordTooNew, State
@@ -68,6 +68,12 @@ def claimed(store, owner="A", key=KEY, **fields):
     answer = admit(store, owner, key, **fields)
     assert answer.claimed
     return answer.record
+
+
+def done(store, record):
+    """Settle a claim as done."""
+    change = Change(fields={"state": State.DONE}, retention_seconds=HOUR_SECONDS)
+    return store.settle(KEY, record, State.IN_PROGRESS, change)
 
 
 def taken(store, owner="B", key=KEY, **fields):
@@ -791,6 +797,64 @@ class AdmissionStoreContract:
         assert view.takeover_from_us > view.now_us
 
     # ----------------------------------------------------------------------------------------------------- format
+
+    def test_one_of_many_may_send_what_follows(self, under_test, store):
+        """A duplicate that comes while the first one sends would send the rest of the chain, too."""
+        done(store, claimed(store))
+
+        answers = [store.begin_continuing(KEY, task_id) for task_id in ("t-1", "t-1", "t-2")]
+
+        assert [Continuing.GO, Continuing.BUSY, Continuing.BUSY] == answers
+
+    def test_what_was_sent_for_an_id_is_not_sent_again_and_another_id_goes_next(self, store):
+        """A chain would run twice, or the canvas of a second publication would wait for ever."""
+        done(store, claimed(store))
+        store.begin_continuing(KEY, "t-1")
+
+        store.end_continuing(KEY, "t-1")
+
+        assert Continuing.SENT == store.begin_continuing(KEY, "t-1")
+        assert Continuing.GO == store.begin_continuing(KEY, "t-2")
+
+    def test_marks_of_two_ids_stand_side_by_side(self, store):
+        """The later mark would wipe out the earlier one, and its continuation be sent again."""
+        done(store, claimed(store))
+
+        for task_id in ("t-1", "t-2", "t-1"):
+            store.end_continuing(KEY, task_id)
+
+        assert ("t-1", "t-2") == store.read(KEY).continued_by
+
+    def test_sender_that_died_leaves_its_lease(self, under_test, store):
+        """The rest of a chain would be lost with the process that was about to send it."""
+        done(store, claimed(store))
+        store.begin_continuing(KEY, "t-1")
+
+        under_test.advance(LEASE_SECONDS + 1)
+
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+
+    def test_owner_seen_to_die_after_its_outcome_gives_up_its_right_to_send_at_once(self, store):
+        """Its successor would wait for a whole lease although everybody knows."""
+        record = claimed(store)
+        fields = {"state": State.DONE, "continuing": "t-1"}
+        lease = {"lease_until_us": LEASE_SECONDS}
+        change = Change(fields=fields, after_seconds=lease, retention_seconds=HOUR_SECONDS)
+        store.settle(KEY, record, State.IN_PROGRESS, change)
+        assert Continuing.BUSY == store.begin_continuing(KEY, "t-1")
+
+        assert not store.mark_lost(KEY, record.owner, FAILURE)
+
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+        assert State.DONE is store.read(KEY).state
+
+    def test_record_that_is_gone_lets_its_sender_go(self, store):
+        """After its retention nobody knows whether it was sent; not to send would lose the chain."""
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+
+        store.end_continuing(KEY, "t-1")
+
+        assert store.read(KEY) is None
 
     def test_a_record_of_a_newer_format_is_refused_by_name(self, under_test):
         """An old worker would guess what a record means that it cannot know."""

@@ -1,0 +1,321 @@
+"""
+A publish that is refused for its key: aloud in user code, and as a letter of its own where Celery dispatches.
+
+The parents are of every kind, since the refusal comes from the task that is published and not from the one that ran.
+"""
+
+import contextlib
+import json
+
+import pytest
+from celery import chain, chord, group
+from celery.signals import task_success
+
+from celery_safeguards import Idempotent, Safeguards, SafeTask
+from celery_safeguards.errors import DeadLettered, KeyRefused
+from celery_safeguards.outcome import FailureKind
+from tests.integration.test_pipeline_memory import Bench
+
+KINDS = ("keyed", "unkeyed", "plain")
+
+
+@pytest.fixture
+def bench(namespace):
+    """A bench of its own queue."""
+    with contextlib.closing(Bench(namespace)) as bench:
+        # Celery gives the members of a group that it has read from a message to the current app.
+        bench.app.set_current()
+        yield bench
+
+
+@pytest.fixture
+def seen():
+    """What ran, in order."""
+    return []
+
+
+@pytest.fixture
+def picky(bench, seen):
+    """A keyed task whose key is made of its first argument."""
+    return bench.keyed(lambda self, number, *rest: seen.append(("picky", number)))
+
+
+@pytest.fixture
+def last(bench, seen):
+    """A task without a key, which takes anything."""
+    return bench.task(lambda self, value=None: seen.append(("last", value)), Safeguards(repeatable=True))
+
+
+@pytest.fixture(params=KINDS)
+def parent(request, bench):
+    """Register a parent of one kind, by its body."""
+
+    def register(body):
+        if request.param == "plain":
+            body.__name__ = "body"
+            task = bench.app.task(body, name=f"{bench.app.main}.plain", bind=True, shared=False, acks_late=True)
+            return bench.app.tasks[task.name]
+        return bench.keyed(body) if request.param == "keyed" else bench.task(body, Safeguards(repeatable=True))
+
+    register.kind = request.param
+    return register
+
+
+def returning(value):
+    """Return a body that returns a value."""
+    return lambda self, number: value
+
+
+def embedded(letter):
+    """Return the arguments and the embedded canvas of a letter's message."""
+    return json.loads(letter.wire.body)
+
+
+# --- a continuation
+
+
+def test_link_whose_key_is_refused_becomes_its_own_letter(bench, parent, picky):
+    """The parent's success would become a failure, because the one that follows cannot be named."""
+    task = parent(returning(None))
+    task.apply_async((1,), link=picky.s())
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ("acknowledged", "SUCCESS", None) == (only.fate, only.state, only.result)
+    assert (picky.name, FailureKind.DATA, False) == (letter.task, letter.kind, letter.effect_possible)
+    assert f"refused-{letter.task_id}" == letter.id
+    assert only.task_id != letter.task_id
+    assert [None] == embedded(letter)[0]
+
+
+def test_other_links_of_the_same_parent_run(bench, parent, picky, last, seen):
+    """One link that cannot be named would take all others with it."""
+    signature = parent(returning(None)).s(1)
+    for link in (last.s(), picky.s(), last.si("second")):
+        signature.link(link)
+    signature.apply_async()
+
+    bench.drain()
+
+    assert [("last", None), ("last", "second")] == seen
+    assert 1 == len(bench.all_letters())
+
+
+def test_next_task_of_a_chain_whose_key_is_refused_takes_the_rest_into_its_letter(bench, parent, picky, last, seen):
+    """The rest of the chain would be gone: neither run, nor kept with what it waits for."""
+    chain(parent(returning(None)).s(1), picky.s(), last.s()).apply_async()
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ("SUCCESS", []) == (only.state, seen)
+    assert [last.name] == [signature["task"] for signature in embedded(letter)[2]["chain"]]
+
+
+def test_links_of_a_refused_task_are_in_its_letter(bench, parent, picky, last):
+    """A replay of the letter would end where it should go on."""
+    linked, errback = picky.s().on_error(last.s()), last.s()
+    linked.link(errback)
+    parent(returning(None)).apply_async((1,), link=linked)
+
+    bench.drain()
+
+    (letter,) = bench.all_letters()
+    embed = embedded(letter)[2]
+    assert [last.name] == [signature["task"] for signature in embed["callbacks"]]
+    assert [last.name] == [signature["task"] for signature in embed["errbacks"]]
+
+
+def test_member_of_a_group_whose_key_is_refused_leaves_the_others(bench, parent, picky, last, seen):
+    """One member would keep the whole group from running."""
+    chain(parent(returning(None)).s(1), group(picky.s(), last.s())).apply_async()
+
+    first, *_others = bench.drain()
+
+    assert ("SUCCESS", [("last", None)]) == (first.state, seen)
+    assert [picky.name] == [letter.task for letter in bench.all_letters()]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_body_of_a_chord_whose_key_is_refused_becomes_its_own_letter(bench, parent, picky, size):
+    """All members are done; what would be lost without a trace is what they were done for."""
+    task = parent(returning("done"))
+    chord([task.s(number) for number in range(size)], picky.si(None)).apply_async()
+
+    members = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ["SUCCESS"] * size == [member.state for member in members]
+    assert (picky.name, f"refused-{letter.task_id}") == (letter.task, letter.id)
+
+
+def test_errback_whose_key_is_refused_becomes_its_own_letter(bench, parent, picky, last, seen):
+    """The compensation of a failed task would be lost, and the failure reported as another one."""
+
+    def body(self, number):
+        raise ValueError("no address")
+
+    task = parent(body)
+    signature = task.s(1)
+    # An errback is sent the failed task's id in front of its own arguments; an immutable one is not.
+    for errback in (picky.si(None), last.si("errback")):
+        signature.link_error(errback)
+    signature.apply_async()
+
+    first, *_errbacks = bench.drain()
+
+    assert ("FAILURE", [("last", "errback")]) == (first.state, seen)
+    assert ValueError is type(first.result) if parent.kind == "plain" else isinstance(first.result, DeadLettered)
+    assert [picky.name] == [letter.task for letter in bench.all_letters() if letter.id.startswith("refused-")]
+
+
+def test_arguments_that_do_not_fit_the_next_task_become_a_letter_too(bench, parent, seen):
+    """A link with a parameter too many is as dead as one without a key."""
+    narrow = bench.keyed(lambda self, number: seen.append(number))
+    task = parent(returning(7))
+    task.apply_async((1,), link=narrow.s("one too many"))
+
+    (only,) = bench.drain()
+
+    assert ("SUCCESS", []) == (only.state, seen)
+    assert [narrow.name] == [letter.task for letter in bench.all_letters()]
+
+
+def test_second_delivery_of_the_parent_writes_no_second_letter(bench, picky):
+    """Each redelivery would add a letter of the same refusal, and a person would replay both."""
+    task = bench.keyed(returning(None))
+    sent = task.apply_async((1,), link=picky.s())
+    task.apply_async((1,), link=picky.s(), task_id=sent.id)
+
+    bench.drain()
+
+    assert 1 == len(bench.all_letters())
+
+
+def test_letter_of_a_refused_task_names_its_family(bench, parent, picky):
+    """Whoever finds the letter could not tell what it follows, or which canvas waits for it."""
+    chain(parent(returning(None)).s(1), picky.s()).apply_async()
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    headers = letter.wire.headers
+    assert (only.task_id, only.task_id) == (headers["parent_id"], headers["root_id"])
+
+
+def test_refusal_in_a_dispatch_is_a_letter_where_a_team_overrides_apply_async(bench, parent, seen):
+    """A base class of the team's own, between Celery and this package, would hide that Celery dispatches."""
+
+    class TeamTask(SafeTask):
+        abstract = True
+
+        def apply_async(self, args=None, kwargs=None, **options):
+            return super().apply_async(args, kwargs, **options)
+
+    safeguards = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))
+    picky = bench.app.task(base=TeamTask, safeguards=safeguards, name=f"{bench.app.main}.team", shared=False)(
+        lambda_with_name(seen)
+    )
+    parent(returning(None)).apply_async((1,), link=picky.s())
+
+    (only,) = bench.drain()
+
+    assert "SUCCESS" == only.state
+    assert [picky.name] == [letter.task for letter in bench.all_letters()]
+
+
+def lambda_with_name(seen):
+    """Return a body that Celery can register without a bench."""
+
+    def body(number):
+        seen.append(number)
+
+    return body
+
+
+# --- user code
+
+
+@pytest.mark.parametrize(
+    "publish",
+    [
+        lambda picky, last: picky.delay(None),
+        lambda picky, last: picky.apply_async((None,), link=last.s()),
+        lambda picky, last: picky.s(None).delay(),
+        lambda picky, last: chain(picky.s(None), last.s()).apply_async(),
+        lambda picky, last: group(picky.s(None), last.s()).apply_async(),
+        lambda picky, last: chord([picky.s(None)], last.s()).apply_async(),
+    ],
+    ids=["delay", "apply_async", "signature", "chain", "group", "chord"],
+)
+def test_refusal_raises_where_user_code_publishes(bench, picky, last, publish):
+    """The mistake would be seen in a list of letters, long after the request that made it was answered."""
+    with pytest.raises(KeyRefused):
+        publish(picky, last)
+
+    assert not bench.all_letters()
+
+
+def test_refusal_raises_in_a_body_that_publishes(bench, parent, picky, last):
+    """A body could not handle what it has asked for."""
+    caught = []
+
+    def body(self, number):
+        for publish in (picky.delay, lambda none: chain(picky.s(none), last.s()).apply_async()):
+            try:
+                publish(None)
+            except KeyRefused as error:
+                caught.append(error)
+
+    parent(body).delay(1)
+
+    (only,) = bench.drain()
+
+    assert ("SUCCESS", 2) == (only.state, len(caught))
+    assert not bench.all_letters()
+
+
+def test_refusal_that_a_body_does_not_handle_is_its_own_failure(bench, picky):
+    """The body has not done what it should: shown as done, nobody would mend it."""
+    task = bench.keyed(lambda self, number: picky.delay(None))
+    task.delay(1)
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (task.name, FailureKind.DATA) == (letter.task, letter.kind)
+    assert ("FAILURE", letter.id) == (only.state, only.result.letter_id)
+
+
+def test_refusal_raises_in_a_body_that_replaces_itself(bench, picky):
+    """A body that hands its work on to nobody would be taken for done."""
+    task = bench.keyed(lambda self, number: self.replace(picky.s(None)))
+    task.delay(1)
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (task.name, letter.id) == (letter.task, only.result.letter_id)
+
+
+def test_refusal_raises_in_a_signal_handler(bench, picky):
+    """A handler is user code, although Celery calls it."""
+    caught = []
+
+    def publish(sender=None, **_):
+        try:
+            picky.delay(None)
+        except KeyRefused as error:
+            caught.append(error)
+
+    task = bench.keyed(returning(1))
+    task.delay(1)
+    task_success.connect(publish, weak=False)
+    try:
+        bench.drain()
+    finally:
+        task_success.disconnect(publish)
+
+    assert 1 == len(caught)
+    assert not bench.all_letters()
