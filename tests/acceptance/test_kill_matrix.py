@@ -36,7 +36,11 @@ def shop(redis_url, tmp_path):
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_child_leaves_what_its_policy_promises(killed, point):
-    """A payment would be lost, or taken twice from a customer whose shop had asked for the opposite."""
+    """
+    A payment would be lost, or taken twice from a customer whose shop had asked for the opposite.
+
+    Borderless360/django-logic#79: late acknowledgement alone acknowledges what a killed child has not done.
+    """
     order = killed.orders[point]
 
     left = killed.shop.aftermath(order)

@@ -50,7 +50,11 @@ def test_task_over_its_hard_limit_is_started_three_times_and_buried_once(shop, p
 
 
 def test_recycled_children_are_no_lost_starts(shop):
-    """celery/celery#3085: with `max_tasks_per_child` children end all the time, and their work is said to be lost."""
+    """
+    celery/celery#3085: with `max_tasks_per_child` children end all the time, and their work is said to be lost.
+
+    redis/redis-py#234: eight children forked from one parent would share its sockets, and read each other's answers.
+    """
     worker = shop.start_worker(8, extra_args=["--max-tasks-per-child=1"])
     orders = [shop.place(f"quick_{kind}") for kind in ("keyed", "repeatable") for _ in range(100)]
 

@@ -41,7 +41,11 @@ def worker(scene, way_to_store):
 def test_keyed_work_waits_for_its_store_and_runs_by_itself_when_it_is_back(
     worker, scene, way_to_store, gateway, announcements
 ):
-    """Work that ran without its record could run again unseen; work that was dropped would never be done."""
+    """
+    Work that ran without its record could run again unseen; work that was dropped would never be done.
+
+    celery/celery#7792: a refusal in a signal receiver is logged and swallowed, and the task runs all the same.
+    """
     way_to_store.refuse()
     task_id = scene.send("charge", "A1")
     scene.wait_ended("deferred", task_id=task_id)

@@ -76,7 +76,11 @@ def raising(*errors):
 
 
 def test_step_that_is_done_is_not_called_again_after_a_kill(bench, outside):
-    """A customer would be charged again because the process died while it shipped."""
+    """
+    A customer would be charged again because the process died while it shipped.
+
+    triggerdotdev/trigger.dev#4627: idempotency at the queue alone leaves the effects inside a body repeatable.
+    """
     task = bench.keyed(charge_and_ship(outside, between=raising(Killed())))
     task.delay(1)
 

@@ -21,7 +21,7 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
 from celery import Celery
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.utils.imports import symbol_by_name
 from celery.worker.request import create_request_cls
 
@@ -840,6 +840,44 @@ def test_killed_body_runs_again_where_rerun_is_harmless(bench):
 
     assert (runs, [each.fate for each in delivered]) == ([1, 2], ["put back", "acknowledged"])
     assert delivered[-1].result == "done"
+
+
+def refusing(error):
+    def body(self, number):
+        raise error
+
+    return body
+
+
+ENDINGS = {
+    "success": lambda self, number: "done",
+    "failure": refusing(ValueError("no such order")),
+    "ignored": refusing(Ignore()),
+    "rejected": refusing(Reject("no", requeue=False)),
+    "retries used up": refusing(ConnectionRefusedError()),
+    "asked retries used up": lambda self, number: self.retry(countdown=0, max_retries=1),
+    "soft time limit": refusing(SoftTimeLimitExceeded()),
+    "killed": refusing(Killed()),
+}
+
+
+@pytest.mark.parametrize("body", ENDINGS.values(), ids=ENDINGS)
+def test_no_ending_of_a_body_leaves_its_key_held(bench, body):
+    """
+    A key that stays held drops or delays all later work of that order, and nobody sees why.
+
+    steinitzu/celery-singleton#29, #40: the lock of a task that did not end by success or failure was never freed.
+    """
+    task = bench.keyed(body, retry=RetryPolicy(attempts=2, base_seconds=1))
+    task.delay(1)
+    bench.drain()
+
+    later = task.delay(1)
+    (answered,) = bench.drain()
+
+    assert later.id == answered.message.headers["id"]
+    assert "acknowledged" == answered.fate
+    assert State.IN_PROGRESS is not bench.record(task, 1).state
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
