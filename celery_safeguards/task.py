@@ -84,7 +84,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             raise
         # Celery binds a task more than once, and a subclass inherits what its parent was given.
         if cls.plan is not None and not hasattr(cls.on_success, _MARKS):
-            cls.on_success = _marking_continuation(cls.on_success)
+            cls.on_success = _marking(cls.on_success)
+            cls.on_failure = _marking(cls.on_failure)
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
         cls.throws = tuple(dict.fromkeys((*(cls.throws or ()), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
@@ -190,13 +191,13 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         return bound.args, {name: value for name, value in kwargs.items() if name not in named}
 
 
-def _marking_continuation(on_success: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the task's hook with the mark before it: the tracer calls it once the result is stored and reported."""
+def _marking(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the task's hook with the mark before it: the tracer calls it once the end is stored and reported."""
 
-    @wraps(on_success)
+    @wraps(hook)
     def marking(self: Any, *args: Any) -> Any:
         mark_reported(self.request)
-        return on_success(self, *args)
+        return hook(self, *args)
 
     setattr(marking, _MARKS, True)
     return marking

@@ -1,4 +1,5 @@
--- Say that what follows a done record is about to be sent for a task id, or has been.
+-- Say that what follows a final record is about to be sent for a task id, or has been: after a success links, chain and
+-- chord, after a failure the errbacks.
 --
 -- KEYS  meta, record
 -- ARGV  lease us, candidate epoch, task id, 'begin' | 'end'
@@ -17,7 +18,8 @@ for _, id in ipairs(sent) do
   known = known or id == ARGV[3]
 end
 if ARGV[4] == 'end' then
-  if is_done and not known then
+  local is_final = is_done or r[1] == 'dead' or r[1] == 'quarantined'
+  if is_final and not known then
     sent[#sent + 1] = ARGV[3]
     redis.call('HSET', KEYS[2], 'continued_by', cjson.encode(sent), 'continuing', '')
     redis.call('HINCRBY', KEYS[2], 'rev', 1)

@@ -139,7 +139,8 @@ class MemoryAdmissionStore:
         with self._lock:
             self._look()
             record = self.read(key)
-            if record is not None and record.state is State.DONE and task_id not in record.continued_by:
+            is_final = record is not None and record.state in {State.DONE, State.DEAD, State.QUARANTINED}
+            if record is not None and is_final and task_id not in record.continued_by:
                 sent, rev = (*record.continued_by, task_id), record.rev + 1
                 self._records[key] = replace(record, continued_by=sent, continuing="", rev=rev)
 

@@ -173,7 +173,7 @@ class AdmissionStore(Protocol):
         ...
 
     def end_continuing(self, key: RecordKey, task_id: str) -> None:
-        """Note that what follows was sent for this task id; nothing if the record is not done any more."""
+        """Note that what follows, or the failure, was sent for this task id; nothing if the record is not final."""
         ...
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:

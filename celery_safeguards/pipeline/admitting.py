@@ -243,14 +243,14 @@ class Admission:
             self._refuse_with_letter("conflict", FailureKind.CONFLICT, "the key is in use with other arguments")
         if refusal is Refusal.STORED:
             delivery.end(Outcome.REFUSED, "this id had its series")
-            raise delivery.lettered(DeadBefore, record)
+            raise delivery.reported_once(delivery.lettered(DeadBefore, record), record)
         error = AttachedToLetter if refusal is Refusal.ATTACHED else Refused
         # A letter that still lies in a spool, or is damaged, is named all the same.
         with suppress(NoSuchLetter, LetterUnreadable):
             note = f"a publication was {refusal}"
             delivery.wiring.letters.add_note(record.letter_id, note, None, delivery.request.id)
         delivery.end(Outcome.REFUSED, f"the work is {record.state}")
-        raise delivery.lettered(error, record)
+        raise delivery.reported_once(delivery.lettered(error, record), record)
 
     def _refuse_with_letter(self, why: str, kind: FailureKind, reason: str) -> NoReturn:
         """Bury this message alone: its record belongs to another lineage."""

@@ -27,14 +27,12 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
-from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.delivery import TO_MARK, Delivery
 from celery_safeguards.pipeline.failing import error_text
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.signals import end_delivery
 from celery_safeguards.wiring import Wiring
 
-TO_MARK = "sg_to_mark"
-"""Where a chord's member leaves what is to be marked once its part is reported."""
 PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
 
 
@@ -99,7 +97,7 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
 
 
 def mark_reported(request: Any) -> None:
-    """Mark a chord's member as continued: the tracer has stored its result and reported its part."""
+    """Mark this id: the tracer has stored its end, and reported a chord's part or a failure."""
     delivery = getattr(request, TO_MARK, None)
     if delivery is not None:
         _mark(delivery)

@@ -35,6 +35,8 @@ from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 _MAX_PAUSE_SECONDS = 5.0
+TO_MARK = "sg_to_mark"
+"""Where a request holds the delivery that is to be marked once Celery has stored and reported its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,22 @@ class Delivery:
         """Raise what Celery stores for work that is buried now."""
         quarantined = record.state is State.QUARANTINED
         self.end(Outcome.UNKNOWN if quarantined else Outcome.DEAD_LETTERED, record.failure.get("reason"))
-        raise self.lettered(Quarantined if quarantined else DeadLettered, record) from cause
+        raise self.reported_once(self.lettered(Quarantined if quarantined else DeadLettered, record), record) from cause
+
+    def reported_once(self, error: LetteredError, record: Record) -> LetteredError:
+        """
+        Return the error as Celery is to report it: to errbacks and the chord of each task id once.
+
+        What was reported is marked after that; killed in between, it is reported once more.
+        """
+        request = self.request
+        if request.is_eager or not (request.errbacks or request.chain or request.chord):
+            return error
+        if request.id in record.continued_by:
+            request.errbacks = request.chain = request.chord = None
+        else:
+            setattr(request, TO_MARK, self)
+        return error
 
     def lettered(self, error: type[LetteredError], record: Record) -> LetteredError:
         """Return an error that names the record's letter."""

@@ -415,7 +415,9 @@ def test_key_without_a_record_exits_with_1_and_names_where_it_looked(cli):
     shown = cli("keys", "show", "order:8")
 
     assert shown.exit_code == 1
-    assert shown.stderr == "no record of order:8 in payments, shop.charge\n"
+    # Other apps of this process may have given their shared tasks to this one.
+    assert shown.stderr.startswith("no record of order:8 in ")
+    assert {"payments", "shop.charge"} <= set(shown.stderr.strip().partition(" in ")[2].split(", "))
 
 
 def test_store_is_declared_new_only_when_it_is_confirmed(redis_url, namespace):
