@@ -2,11 +2,11 @@
 -- chord, after a failure the errbacks.
 --
 -- KEYS  meta, record
--- ARGV  lease us, candidate epoch, task id, 'begin' | 'end'
+-- ARGV  lease us, candidate epoch, task id, 'begin' | 'end', us to keep the right to send
 -- Returns lines: status, now, epoch, admit_from, takeover_from, ''; the status of 'begin' is
 --          'go' | 'sent' (for this id, before) | 'busy' (somebody sends, for any id); of 'end' always 'sent'
 --
--- A sender that dies leaves its lease. Safe to run twice, but for 'begin' within its own lease, which answers 'busy'.
+-- A sender that dies leaves its right. Safe to run twice, but for 'begin' within its own time, which answers 'busy'.
 
 local now, lease_us = now_us(), tonumber(ARGV[1])
 local m = meta(KEYS[1], now, lease_us, ARGV[2], true)
@@ -33,7 +33,7 @@ if is_done and (r[3] or '') ~= '' and now < tonumber(r[4] or '0') then
   return reply('busy', now, m, '')
 end
 if is_done then
-  redis.call('HSET', KEYS[2], 'continuing', ARGV[3], 'lease_until_us', text(now + lease_us))
+  redis.call('HSET', KEYS[2], 'continuing', ARGV[3], 'lease_until_us', text(now + tonumber(ARGV[5])))
   redis.call('HINCRBY', KEYS[2], 'rev', 1)
 end
 return reply('go', now, m, '')

@@ -138,9 +138,9 @@ class Gate:
         """Record as done what a person said has happened."""
         return self._take(record, self._change(record, {"asking": False, **_done(ending)}))
 
-    def settle_done(self, hold: Hold, ending: Ending, *, continues: bool = False) -> Record:
+    def settle_done(self, hold: Hold, ending: Ending, *, continues_seconds: float = 0.0) -> Record:
         """
-        Write success; with `continues`, keep the right to send what follows, for one lease.
+        Write success; with `continues_seconds`, keep the right to send what follows for so long.
 
         Raises:
             NotOurs: another owner holds the record.
@@ -148,9 +148,9 @@ class Gate:
 
         """
         fields = {**_done(ending), **_settled(hold)}
-        if not continues:
+        if not continues_seconds:
             return self._settle(hold, fields)
-        lease = {"lease_until_us": self._store.lease_seconds}
+        lease = {"lease_until_us": continues_seconds}
         return self._settle(hold, {**fields, "continuing": self.arrival.task_id}, lease)
 
     def settle_retry(
@@ -199,9 +199,9 @@ class Gate:
         fields = {"state": State(record.final), "letter": ""}
         return self._store.settle(self.key, record, State.DYING, Change(fields=fields, retention_seconds=None))
 
-    def begin_continuing(self) -> Continuing:
+    def begin_continuing(self, seconds: float) -> Continuing:
         """Ask to send what follows a done record. Raises `StoreUnavailable`."""
-        return self._store.begin_continuing(self.key, self.arrival.task_id)
+        return self._store.begin_continuing(self.key, self.arrival.task_id, seconds)
 
     def end_continuing(self) -> None:
         """Note that what follows has been sent for this task id. Raises `StoreUnavailable`."""

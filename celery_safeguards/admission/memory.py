@@ -120,7 +120,7 @@ class MemoryAdmissionStore:
         with self._lock:
             return self._look(), {owner: self._renew(owner, key) for owner, key in claims.items()}
 
-    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+    def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
         """Ask to send what follows a done record, for this task id."""
         with self._lock:
             view, record = self._look(), self.read(key)
@@ -130,7 +130,7 @@ class MemoryAdmissionStore:
                 return Continuing.SENT
             if record.continuing and view.now_us < record.lease_until_us:
                 return Continuing.BUSY
-            until_us = view.now_us + to_us(self._lease_seconds)
+            until_us = view.now_us + to_us(seconds)
             self._records[key] = replace(record, continuing=task_id, lease_until_us=until_us, rev=record.rev + 1)
             return Continuing.GO
 
@@ -156,12 +156,15 @@ class MemoryAdmissionStore:
             self._write(key, replace(record, rev=rev), change)
             return True
 
-    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
+    def mark_lost(
+        self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
+    ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
         with self._lock:
             record = self.read(key)
-            if record is not None and record.owner == owner and record.state is State.DONE and record.continuing:
-                self._records[key] = replace(record, lease_until_us=self._now_us(), rev=record.rev + 1)
+            if record is not None and record.owner == owner and record.state is State.DONE:
+                if record.continuing and not keep_right_to_send:
+                    self._records[key] = replace(record, lease_until_us=self._now_us(), rev=record.rev + 1)
                 return False
             if record is None or record.owner != owner or record.state is not State.IN_PROGRESS:
                 return False

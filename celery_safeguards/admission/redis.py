@@ -98,9 +98,9 @@ class RedisAdmissionStore:
         head, *rows = self._run("renew.lua", keys, list(claims))
         return _view(head), {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
 
-    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+    def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
         """Ask to send what follows a done record, for this task id."""
-        status, _, _ = self._record_script("continue.lua", key, [task_id, "begin"])
+        status, _, _ = self._record_script("continue.lua", key, [task_id, "begin", to_us(seconds)])
         return Continuing(status)
 
     def end_continuing(self, key: RecordKey, task_id: str) -> None:
@@ -114,9 +114,11 @@ class RedisAdmissionStore:
         status, _, _ = self._record_script("restore.lua", key, args)
         return status == "restored"
 
-    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
+    def mark_lost(
+        self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
+    ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
-        args = [owner, encode(dict(failure))]
+        args = [owner, encode(dict(failure)), encode(keep_right_to_send)]
         return bool(self._client.run(_PACKAGE, "mark_lost.lua", [self._record_key(key)], args, prelude="prelude.lua"))
 
     def _record_key(self, key: RecordKey) -> str:

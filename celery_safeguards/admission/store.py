@@ -163,12 +163,12 @@ class AdmissionStore(Protocol):
         """Renew the leases of all these claims, by owner; with none, only show that a worker is alive."""
         ...
 
-    def begin_continuing(self, key: RecordKey, task_id: str) -> Continuing:
+    def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
         """
         Ask to send what follows a done record, for this task id.
 
-        Of any number of callers one gets `GO`, and the others `BUSY` until it has called `end_continuing` or one lease
-        is over. A record that is gone answers `GO`: nothing is known of it.
+        Of any number of callers one gets `GO`, and the others `BUSY` until it has called `end_continuing` or `seconds`
+        are over. A record that is gone answers `GO`: nothing is known of it.
         """
         ...
 
@@ -180,8 +180,14 @@ class AdmissionStore(Protocol):
         """Write a live owner's record back after the store has lost it, if the epoch is not `epoch` any more."""
         ...
 
-    def mark_lost(self, key: RecordKey, owner: str, failure: Mapping[str, Any]) -> bool:
-        """Note that an owner is dead, and of what; its claim stays as evidence. Returns whether it held one."""
+    def mark_lost(
+        self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
+    ) -> bool:
+        """
+        Note that an owner is dead, and of what; its claim stays as evidence. Returns whether it held one.
+
+        One that had settled gives up its right to send what follows, unless it is to run out by itself.
+        """
         ...
 
 

@@ -33,12 +33,25 @@ from celery_safeguards.retry.classify import classify
 from celery_safeguards.signals import end_delivery
 from celery_safeguards.wiring import Wiring
 
+CHORD_CLAIM_SECONDS = 30.0
+"""
+Celery's Redis back end claims a chord before it sends the body, by default for 6 s and the publish's retries (celery
+5.7, `backends/redis.py`). Reported again within that, a part finds a dead sender's claim, and nobody sends the body.
+"""
 PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
 
 
 def has_continuation(request: Any) -> bool:
     """Whether anything waits for this task's result: a link, the rest of a chain, a chord."""
     return bool(request.callbacks or request.chain or request.chord)
+
+
+def seconds_to_send(delivery: Delivery) -> float:
+    """Return for how long a delivery keeps the right to send what follows; 0: nothing does."""
+    request = delivery.request
+    if request.is_eager or not has_continuation(request):
+        return 0.0
+    return max(delivery.gate.lease_seconds, CHORD_CLAIM_SECONDS if request.chord else 0.0)
 
 
 def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_settle: bool = False) -> None:
@@ -61,7 +74,7 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_s
     if request.is_eager or not has_continuation(request):
         return
     if record.continuing != request.id or not is_own_settle:
-        match delivery.gate.begin_continuing():
+        match delivery.gate.begin_continuing(seconds_to_send(delivery)):
             case Continuing.SENT:
                 request.callbacks = request.chain = request.chord = None
                 return

@@ -23,7 +23,7 @@ from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
 from celery_safeguards.pipeline.burial import burial_fields, compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation
+from celery_safeguards.pipeline.continuing import continue_canvas, seconds_to_send
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
@@ -155,8 +155,8 @@ class _Run:
             max_bytes=delivery.wiring.settings.max_result_bytes,
         )
         try:
-            continues = has_continuation(delivery.request) and not delivery.request.is_eager
-            record = delivery.settle(hold, lambda: delivery.gate.settle_done(hold, ending, continues=continues))
+            right = seconds_to_send(delivery)
+            record = delivery.settle(hold, lambda: delivery.gate.settle_done(hold, ending, continues_seconds=right))
         except NotOurs as error:
             self._note_late_success(ending.text)
             lease_lost.send(delivery.task, task_id=delivery.request.id, key=delivery.key, reason=str(error))

@@ -150,7 +150,8 @@ class SafeRequest(Request):  # type: ignore[misc]
             return
         try:
             failure = {"kind": _kind_of(error).value, "error": str(error), "reason": "its process ended"}
-            Wiring.of(self.app).admission.mark_lost(key, self.sg_owner, failure)
+            in_chord = bool(self.chord)
+            Wiring.of(self.app).admission.mark_lost(key, self.sg_owner, failure, keep_right_to_send=in_chord)
         except StoreUnavailable as away:
             logger.warning("%s[%s]: its claim could not be marked lost: %s", self.name, self.id, away)
 

@@ -44,7 +44,7 @@ from tests.support.announcements import Announcements, is_said
 from tests.support.waiting import wait_until
 
 CENTS = 500
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 90
 _SETTINGS = "CANVAS_SETTINGS"
 
 

@@ -29,14 +29,6 @@ FAILED = {shape: ([], 0) for shape in SHAPES} | {
 }
 
 
-def cells(shapes, fates, unkept, reason):
-    """Return `shape, fate` parameters; what is not kept yet, a set of pairs, is expected to fail, for a reason."""
-    gap = pytest.mark.xfail(strict=True, reason=reason)
-    return [
-        pytest.param(shape, fate, marks=gap if (shape, fate) in unkept else ()) for shape in shapes for fate in fates
-    ]
-
-
 @pytest.fixture
 def stage(redis_url, tmp_path):
     """A stage for one test."""
@@ -133,15 +125,8 @@ def assert_ended_once(stage, sent, told=None):
 # --- killed
 
 
-@pytest.mark.parametrize(
-    "shape, point",
-    cells(
-        SHAPES,
-        POINTS,
-        {(shape, "before_send") for shape in WITH_CHORD},
-        "celery 5.7 (backends/redis.py) claims a chord before it sends the body; a redelivery finds the dead claim",
-    ),
-)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("point", POINTS)
 def test_canvas_ends_once_although_a_member_is_killed(killed, shape, point):
     """The rest of an order's work would be lost with a process, or be done twice."""
     again = point == "after_send" and shape in TOLD_AGAIN

@@ -802,19 +802,19 @@ class AdmissionStoreContract:
         """A duplicate that comes while the first one sends would send the rest of the chain, too."""
         done(store, claimed(store))
 
-        answers = [store.begin_continuing(KEY, task_id) for task_id in ("t-1", "t-1", "t-2")]
+        answers = [store.begin_continuing(KEY, task_id, LEASE_SECONDS) for task_id in ("t-1", "t-1", "t-2")]
 
         assert [Continuing.GO, Continuing.BUSY, Continuing.BUSY] == answers
 
     def test_what_was_sent_for_an_id_is_not_sent_again_and_another_id_goes_next(self, store):
         """A chain would run twice, or the canvas of a second publication would wait for ever."""
         done(store, claimed(store))
-        store.begin_continuing(KEY, "t-1")
+        store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
 
         store.end_continuing(KEY, "t-1")
 
-        assert Continuing.SENT == store.begin_continuing(KEY, "t-1")
-        assert Continuing.GO == store.begin_continuing(KEY, "t-2")
+        assert Continuing.SENT == store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
+        assert Continuing.GO == store.begin_continuing(KEY, "t-2", LEASE_SECONDS)
 
     def test_marks_of_two_ids_stand_side_by_side(self, store):
         """The later mark would wipe out the earlier one, and its continuation be sent again."""
@@ -828,11 +828,11 @@ class AdmissionStoreContract:
     def test_sender_that_died_leaves_its_lease(self, under_test, store):
         """The rest of a chain would be lost with the process that was about to send it."""
         done(store, claimed(store))
-        store.begin_continuing(KEY, "t-1")
+        store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
 
         under_test.advance(LEASE_SECONDS + 1)
 
-        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
 
     def test_owner_seen_to_die_after_its_outcome_gives_up_its_right_to_send_at_once(self, store):
         """Its successor would wait for a whole lease although everybody knows."""
@@ -841,16 +841,16 @@ class AdmissionStoreContract:
         lease = {"lease_until_us": LEASE_SECONDS}
         change = Change(fields=fields, after_seconds=lease, retention_seconds=HOUR_SECONDS)
         store.settle(KEY, record, State.IN_PROGRESS, change)
-        assert Continuing.BUSY == store.begin_continuing(KEY, "t-1")
+        assert Continuing.BUSY == store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
 
         assert not store.mark_lost(KEY, record.owner, FAILURE)
 
-        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
         assert State.DONE is store.read(KEY).state
 
     def test_record_that_is_gone_lets_its_sender_go(self, store):
         """After its retention nobody knows whether it was sent; not to send would lose the chain."""
-        assert Continuing.GO == store.begin_continuing(KEY, "t-1")
+        assert Continuing.GO == store.begin_continuing(KEY, "t-1", LEASE_SECONDS)
 
         store.end_continuing(KEY, "t-1")
 
