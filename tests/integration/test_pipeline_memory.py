@@ -899,9 +899,16 @@ def test_body_that_kills_every_child_is_dead_lettered_after_three_starts(bench, 
     assert delivered[-1].fate == "acknowledged"
 
 
-def test_claim_of_a_dead_worker_is_taken_over_after_its_lease_and_not_before(bench):
+@pytest.fixture
+def watched(namespace):
+    """A bench whose deferrals are short, so that the store hears a worker within every half lease."""
+    with contextlib.closing(Bench(namespace, safeguards_deferral_cap_seconds=LEASE_SECONDS / 4)) as bench:
+        yield bench
+
+
+def test_claim_of_a_dead_worker_is_taken_over_after_its_lease_and_not_before(watched):
     """Before that the worker may be alive; after it nobody else will do the work."""
-    began = []
+    bench, began = watched, []
 
     def body(self, number):
         began.append(bench.clock.now)
