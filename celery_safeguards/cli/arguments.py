@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
-from celery_safeguards.deadletter.letter import WireMessage
+from celery_safeguards.deadletter.wire import WireMessage
 
 _KOMBU: Any = kombu_json
 

@@ -10,8 +10,9 @@ from celery_safeguards.cli.arguments import arguments_of
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.outlook import outlook
 from celery_safeguards.cli.text import clean_lines, complain, print_fields, print_json, print_table, say, when
+from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import STATES, Letter
-from celery_safeguards.deadletter.store import Page, require_found
+from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.wiring import Wiring

@@ -7,10 +7,8 @@ a shortened repr cannot be replayed, so none are stored.
 
 The failures it covers:
 
-- *Recording the failure fails.* NUL, lone surrogates, a 5 MB traceback, an exception whose `__str__` raises or that
-  holds a lock: all become bounded, clean text. No exception is ever pickled.
-- *Odd headers.* Whatever Celery's JSON protocol carries comes back equal (datetimes, bytes, UUIDs; tuples become
-  lists, as on the wire). What it cannot carry is kept as repr and named in `WireMessage.degraded`.
+- *Recording the failure fails.* Errors become bounded, clean text (`text.py`).
+- *Odd headers.* They are kept as Celery's JSON protocol carries them (`wire.py`).
 - *Oversized messages.* `Letter.capped` keeps the body's first `BODY_HEAD_BYTES` bytes, its length and its SHA-256, and
   says so: a letter that is not whole refuses to be replayed.
 
@@ -18,35 +16,21 @@ Not covered: `id`, `key` and `scope` are kept exactly, since they name things el
 hold a NUL cleans its own copies. Headers keep NUL and surrogates too, as ASCII escapes inside the JSON text.
 """
 
-import base64
-import hashlib
-import json
-import re
-import traceback as tracebacks
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
-from kombu.utils import json as kombu_json
-
+from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
+from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.headers import outgoing
 from celery_safeguards.outcome import FailureKind
 
 FORMAT = 1
-BODY_HEAD_BYTES = 4_096
-"""How much of its body a letter over the size cap keeps."""
 MAX_HISTORY = 100
 MAX_DETAIL_CHARS = 1_000
 _CAPPED_TEXT_CHARS = 2_000
-_CAPPED_HEADER_CHARS = 500
 
 State = Literal["open", "replaying", "replayed", "closed", "discarded"]
 STATES: tuple[State, ...] = ("open", "replaying", "replayed", "closed", "discarded")
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-# kombu has no annotations.
-_KOMBU: Any = kombu_json
-_ENCODER: Any = kombu_json.JSONEncoder()
 
 
 class LetterUnreadable(SafeguardsError, ValueError):
@@ -59,139 +43,6 @@ class LetterTooNew(LetterUnreadable):
 
 class LetterTruncated(SafeguardsError):
     """Raised to a replay of a letter that was over `safeguards_max_letter_bytes`: its message is not whole."""
-
-
-def clean_text(text: str, max_chars: int, *, keep: Literal["first", "last"] = "first") -> str:
-    """
-    Return text that every store can hold, of bounded length.
-
-    NUL and lone surrogates become U+FFFD, one for one.
-
-    Args:
-        text: any text.
-        max_chars: > 0; the mark that tells how much was dropped is counted in.
-        keep: `first` for messages; `last` for tracebacks, whose end names the error.
-
-    """
-    if len(text) > max_chars:
-        # The mark's own length depends on the number it names: measured with the longest number possible.
-        room = max_chars - len(f"[{len(text)} characters dropped]") - 1
-        if room <= 0:
-            text = text[:max_chars] if keep == "first" else text[-max_chars:]
-        elif keep == "first":
-            text = f"{text[:room]}\n[{len(text) - room} characters dropped]"
-        else:
-            text = f"[{len(text) - room} characters dropped]\n{text[-room:]}"
-    return _UNSTORABLE.sub("\ufffd", text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorText:
-    """An exception as text: class path, message, traceback."""
-
-    type: str
-    message: str = ""
-    traceback: str = ""
-
-
-def describe_error(error: BaseException, max_message_chars: int, max_traceback_chars: int) -> ErrorText:
-    """
-    Return an exception as clean text, whatever its class does.
-
-    Safe when: `__str__` or `__repr__` raises, the constructor cannot be called again, or it holds a lock or a socket.
-    """
-    cls = type(error)
-    path = f"{cls.__module__}.{cls.__qualname__}"
-    # The classes are the user's: reading them may raise anything, and a failure must be recorded all the same.
-    try:
-        message = str(error)
-    except Exception as second:  # noqa: BLE001
-        message = f"<its __str__ raises {type(second).__name__}>"
-    try:
-        trace = "".join(tracebacks.format_exception(error))
-    except Exception as second:  # noqa: BLE001
-        trace = "".join(tracebacks.format_tb(error.__traceback__)) + f"{path}: <formatting raises {type(second)}>\n"
-    return ErrorText(
-        type=clean_text(path, _CAPPED_TEXT_CHARS),
-        message=clean_text(message, max_message_chars),
-        traceback=clean_text(trace, max_traceback_chars, keep="last"),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireMessage:
-    """
-    The complete message as the broker carried it.
-
-    Construction makes the three mappings JSON-safe and drops the headers that live inside the worker only, so every
-    instance can be written.
-    """
-
-    body: bytes
-    content_type: str | None = None
-    content_encoding: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    delivery_info: Mapping[str, Any] = field(default_factory=dict)
-    """Exchange, routing key, priority."""
-
-    degraded: tuple[str, ...] = ()
-    """Entries that JSON cannot carry and that are kept as repr, such as `headers.tenant`."""
-
-    truncated: bool = False
-    """The message is not whole: `body` is its head only, or large headers were cut."""
-
-    body_bytes: int | None = None
-    """Length of the whole body, where it was cut."""
-
-    body_sha256: str | None = None
-
-    def __post_init__(self) -> None:
-        degraded = dict.fromkeys(self.degraded)
-        for place in ("headers", "properties", "delivery_info"):
-            carried: dict[str, Any] = {}
-            for name, value in outgoing(getattr(self, place)).items():
-                carried[str(name)] = _as_carried(value, f"{place}.{name}", degraded)
-            object.__setattr__(self, place, carried)
-        object.__setattr__(self, "degraded", tuple(degraded))
-        object.__setattr__(self, "body", _as_bytes(self.body))
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return what the letter's JSON holds of it."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**plain, "body": base64.b64encode(self.body).decode("ascii")}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the message of a letter's JSON."""
-        given = _known(cls, plain)
-        given["body"] = base64.b64decode(plain["body"], validate=True)
-        given["degraded"] = tuple(plain["degraded"])
-        return cls(**given)
-
-    def without_body(self) -> Self:
-        """Return it with the body's head, length and digest in place of the body."""
-        if self.body_sha256 is not None:
-            return self
-        return replace(
-            self,
-            truncated=True,
-            body=self.body[:BODY_HEAD_BYTES],
-            body_bytes=len(self.body),
-            body_sha256=hashlib.sha256(self.body).hexdigest(),
-        )
-
-    def without_large_entries(self) -> Self:
-        """Return it with every long header and property cut to a piece of its repr, and named in `degraded`."""
-        cut: dict[str, Any] = {}
-        degraded = dict.fromkeys(self.degraded)
-        for place in ("headers", "properties", "delivery_info"):
-            cut[place] = dict(getattr(self, place))
-            for name, value in cut[place].items():
-                if len(_dumps(value)) > _CAPPED_HEADER_CHARS:
-                    cut[place][name] = clean_text(_safe_repr(value), _CAPPED_HEADER_CHARS)
-                    degraded[f"{place}.{name}"] = None
-        return replace(self, **cut, truncated=True, degraded=tuple(degraded))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +111,7 @@ class Letter:
         for name in _TEXTS:
             value = getattr(self, name)
             if isinstance(value, str):
-                object.__setattr__(self, name, _UNSTORABLE.sub("\ufffd", value))
+                object.__setattr__(self, name, storable(value))
         object.__setattr__(self, "history", tuple(self.history)[-MAX_HISTORY:])
 
     @classmethod
@@ -291,7 +142,7 @@ class Letter:
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["wire"] = self.wire.to_plain()
         plain["history"] = [[entry.at_seconds, entry.what, entry.who, entry.detail] for entry in self.history]
-        return _dumps({"v": FORMAT, **plain})
+        return dumps({"v": FORMAT, **plain})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -304,13 +155,13 @@ class Letter:
 
         """
         try:
-            plain = _loads(text)
+            plain = loads(text)
             version = plain["v"]
             if version > FORMAT:
                 raise LetterTooNew(
                     f"letter format {version!r} is newer than format {FORMAT}: upgrade celery-safeguards here"
                 )
-            given = _known(cls, plain)
+            given = known_fields(cls, plain)
             given["wire"] = WireMessage.from_plain(plain["wire"])
             given["kind"] = FailureKind(plain["kind"])
             given["history"] = tuple(
@@ -383,56 +234,6 @@ def _without_body(letter: Letter) -> Letter:
 
 def _without_large_entries(letter: Letter) -> Letter:
     return replace(letter, wire=letter.wire.without_large_entries())
-
-
-def _as_carried(value: Any, place: str, degraded: dict[str, None]) -> Any:
-    """Return what a reader of the JSON text will see of a value; note its place where that is not the value."""
-
-    def encode(odd: Any) -> Any:
-        try:
-            return _ENCODER.default(odd)
-        except Exception:  # noqa: BLE001  a user's `__json__` may raise anything
-            degraded[place] = None
-            return _safe_repr(odd)
-
-    # Keys that JSON cannot have, circles, and nesting deeper than the interpreter goes.
-    try:
-        return _loads(_dumps(value, encode))
-    except (TypeError, ValueError, RecursionError):
-        degraded[place] = None
-        return _safe_repr(value)
-
-
-def _revived(plain: dict[str, Any]) -> Any:
-    """Decode kombu's typed envelopes; one of a type that this process does not know stays as it is."""
-    try:
-        return _KOMBU.object_hook(plain)
-    except Exception:  # noqa: BLE001  decoders are registered by users
-        return plain
-
-
-def _dumps(value: Any, encode: Callable[[Any], Any] = _ENCODER.default) -> str:
-    return json.dumps(value, default=encode, ensure_ascii=True, separators=(",", ":"))
-
-
-def _loads(text: str) -> Any:
-    return _KOMBU.loads(text, object_hook=_revived)
-
-
-def _safe_repr(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001  the class is the user's
-        return f"<{type(value).__qualname__} whose __repr__ raises {type(error).__name__}>"
-
-
-def _known(cls: type, plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: plain[each.name] for each in fields(cls) if each.name in plain}
-
-
-def _as_bytes(body: Any) -> bytes:
-    # Transports hand over bytes, a view of a buffer, or text that they have decoded already.
-    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
 
 
 def _text(value: object) -> str | None:

@@ -7,7 +7,7 @@ process, or a second process.
 
 import threading
 
-from celery_safeguards.deadletter import store
+from celery_safeguards.deadletter import changes, store
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.outcome import FailureKind
 
@@ -27,7 +27,7 @@ class MemoryLetterStore:
         """See `LetterStore.bury`."""
         with self._lock:
             stored = self._letters.get(letter.id)
-            changed = store.as_buried(letter) if stored is None else store.reburial(letter)(stored)
+            changed = changes.as_buried(letter) if stored is None else changes.reburial(letter)(stored)
             if changed is not None:
                 self._letters[letter.id] = changed
             return changed is not None
@@ -47,11 +47,11 @@ class MemoryLetterStore:
         kind: FailureKind | None = None,
     ) -> store.Page:
         """See `LetterStore.list`."""
-        store.require_limit(limit)
+        changes.require_limit(limit)
         with self._lock:
             letters = sorted(self._letters.values(), key=_place, reverse=True)
         if before is not None:
-            seconds, name = store.from_cursor(before)
+            seconds, name = changes.from_cursor(before)
             letters = [letter for letter in letters if _place(letter) < (seconds, _as_bytes(name))]
         wanted = [
             letter
@@ -61,40 +61,40 @@ class MemoryLetterStore:
         page = tuple(wanted[:limit])
         is_last = len(wanted) <= limit
         return store.Page(
-            letters=page, next_cursor=None if is_last else store.to_cursor(page[-1].last_failed_seconds, page[-1].id)
+            letters=page, next_cursor=None if is_last else changes.to_cursor(page[-1].last_failed_seconds, page[-1].id)
         )
 
     def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
         """See `LetterStore.begin_replay`."""
-        return store.require_found(
-            self._apply(letter_id, store.beginning_of_replay(new_task_id, who, at_seconds)), letter_id
+        return changes.require_found(
+            self._apply(letter_id, changes.beginning_of_replay(new_task_id, who, at_seconds)), letter_id
         )
 
     def resume_replay(self, letter_id: str) -> Letter:
         """See `LetterStore.resume_replay`."""
-        letter = store.require_found(self.get(letter_id), letter_id)
-        store.require_state(letter, "replaying")
+        letter = changes.require_found(self.get(letter_id), letter_id)
+        changes.require_state(letter, "replaying")
         return letter
 
     def mark_replayed(self, letter_id: str, task_id: str, at_seconds: float | None = None) -> bool:
         """See `LetterStore.mark_replayed`."""
-        return self._apply(letter_id, store.end_of_replay(task_id, at_seconds)) is not None
+        return self._apply(letter_id, changes.end_of_replay(task_id, at_seconds)) is not None
 
     def close(self, letter_id: str, note: str, at_seconds: float | None = None) -> bool:
         """See `LetterStore.close`."""
-        return self._apply(letter_id, store.closing(note, at_seconds)) is not None
+        return self._apply(letter_id, changes.closing(note, at_seconds)) is not None
 
     def discard(self, letter_id: str, who: str, reason: str, at_seconds: float | None = None) -> Letter:
         """See `LetterStore.discard`."""
-        return store.require_found(self._apply(letter_id, store.discarding(who, reason, at_seconds)), letter_id)
+        return changes.require_found(self._apply(letter_id, changes.discarding(who, reason, at_seconds)), letter_id)
 
     def add_note(
         self, letter_id: str, what: str, who: str | None, detail: str = "", at_seconds: float | None = None
     ) -> Letter:
         """See `LetterStore.add_note`."""
-        return store.require_found(self._apply(letter_id, store.noting(what, who, detail, at_seconds)), letter_id)
+        return changes.require_found(self._apply(letter_id, changes.noting(what, who, detail, at_seconds)), letter_id)
 
-    def _apply(self, letter_id: str, change: store.Change) -> Letter | None:
+    def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
         """Return the changed letter; None: there is none, or it stays as it is."""
         with self._lock:
             stored = self._letters.get(letter_id)

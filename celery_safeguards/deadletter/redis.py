@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys
-from celery_safeguards.deadletter import store
+from celery_safeguards.deadletter import changes, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
 from celery_safeguards.outcome import FailureKind
 
@@ -55,10 +55,10 @@ class RedisLetterStore:
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
         while True:
-            if self._write("bury_letter.lua", store.as_buried(letter)):
+            if self._write("bury_letter.lua", changes.as_buried(letter)):
                 return True
             if self._read(letter.id) is not None:
-                return self._apply(letter.id, store.reburial(letter)) is not None
+                return self._apply(letter.id, changes.reburial(letter)) is not None
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
@@ -79,8 +79,8 @@ class RedisLetterStore:
 
         One call looks at no more than about 10,000 letters: a rare filter gets a short page and a cursor.
         """
-        store.require_limit(limit)
-        place = None if before is None else store.from_cursor(before)
+        changes.require_limit(limit)
+        place = None if before is None else changes.from_cursor(before)
         wanted = {
             name: value for name, value in (("state", state), ("task", task), ("kind", kind)) if value is not None
         }
@@ -97,40 +97,40 @@ class RedisLetterStore:
                 break
         letters, unreadable = self._read_all([name for _seconds, name in chosen])
         return store.Page(
-            letters=letters, next_cursor=None if place is None else store.to_cursor(*place), unreadable=unreadable
+            letters=letters, next_cursor=None if place is None else changes.to_cursor(*place), unreadable=unreadable
         )
 
     def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
         """See `LetterStore.begin_replay`."""
-        return store.require_found(
-            self._apply(letter_id, store.beginning_of_replay(new_task_id, who, at_seconds)), letter_id
+        return changes.require_found(
+            self._apply(letter_id, changes.beginning_of_replay(new_task_id, who, at_seconds)), letter_id
         )
 
     def resume_replay(self, letter_id: str) -> Letter:
         """See `LetterStore.resume_replay`."""
-        letter = store.require_found(self.get(letter_id), letter_id)
-        store.require_state(letter, "replaying")
+        letter = changes.require_found(self.get(letter_id), letter_id)
+        changes.require_state(letter, "replaying")
         return letter
 
     def mark_replayed(self, letter_id: str, task_id: str, at_seconds: float | None = None) -> bool:
         """See `LetterStore.mark_replayed`."""
-        return self._apply(letter_id, store.end_of_replay(task_id, at_seconds)) is not None
+        return self._apply(letter_id, changes.end_of_replay(task_id, at_seconds)) is not None
 
     def close(self, letter_id: str, note: str, at_seconds: float | None = None) -> bool:
         """See `LetterStore.close`."""
-        return self._apply(letter_id, store.closing(note, at_seconds)) is not None
+        return self._apply(letter_id, changes.closing(note, at_seconds)) is not None
 
     def discard(self, letter_id: str, who: str, reason: str, at_seconds: float | None = None) -> Letter:
         """See `LetterStore.discard`."""
-        return store.require_found(self._apply(letter_id, store.discarding(who, reason, at_seconds)), letter_id)
+        return changes.require_found(self._apply(letter_id, changes.discarding(who, reason, at_seconds)), letter_id)
 
     def add_note(
         self, letter_id: str, what: str, who: str | None, detail: str = "", at_seconds: float | None = None
     ) -> Letter:
         """See `LetterStore.add_note`."""
-        return store.require_found(self._apply(letter_id, store.noting(what, who, detail, at_seconds)), letter_id)
+        return changes.require_found(self._apply(letter_id, changes.noting(what, who, detail, at_seconds)), letter_id)
 
-    def _apply(self, letter_id: str, change: store.Change) -> Letter | None:
+    def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
         """Return the changed letter; None: there is none, or it stays as it is."""
         while True:
             found = self._read(letter_id)

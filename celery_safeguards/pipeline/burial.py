@@ -20,8 +20,10 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_safeguards import headers as h
-from celery_safeguards.deadletter.letter import ErrorText, Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.spool import bury_somewhere
+from celery_safeguards.deadletter.text import ErrorText
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.signals import message_dead_lettered

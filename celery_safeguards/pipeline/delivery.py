@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from celery_safeguards.admission.gate import Gate, Hold
 from celery_safeguards.admission.plan import Plan
-from celery_safeguards.deadletter.letter import ErrorText, Letter
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import (
     DeadLettered,
     DeferralRefused,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_safeguards.deadletter.letter import describe_error
+from celery_safeguards.deadletter.text import describe_error
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import call_with_named

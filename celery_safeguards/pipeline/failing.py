@@ -14,7 +14,7 @@ from typing import Any
 from celery.exceptions import MaxRetriesExceededError, Reject, Retry
 
 from celery_safeguards.clock import Clock
-from celery_safeguards.deadletter.letter import ErrorText, describe_error
+from celery_safeguards.deadletter.text import ErrorText, describe_error
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import Policy
 from celery_safeguards.retry.classify import Failure, classify

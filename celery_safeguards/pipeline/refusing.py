@@ -13,7 +13,8 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_safeguards.deadletter.letter import Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import KeyRefused
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.burial import write_letter

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from celery_safeguards.deadletter.letter import describe_error
+from celery_safeguards.deadletter.text import describe_error
 from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Verdict, Verify, call_with_named
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from celery.exceptions import QueueNotFound
 from kombu.utils import json as kombu_json
 
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.store import require_found, require_state
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
 from celery_safeguards.replay.plan import (

@@ -26,7 +26,7 @@ from celery.worker.state import task_ready
 from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.deadletter.letter import ErrorText
+from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import DroppedLocally, KeyRefused, SafeguardsError, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, WireMessage
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.outcome import FailureKind
 

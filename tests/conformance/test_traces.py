@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from celery_safeguards.admission.gate import Gate
-from celery_safeguards.deadletter.store import as_buried
+from celery_safeguards.deadletter.changes import as_buried
 from celery_safeguards.ledger.record import State
 from tests.conformance import stores
 from tests.conformance.trace_driver import Impossible, Parts, UnknownStep, World

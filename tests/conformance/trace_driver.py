@@ -27,8 +27,9 @@ from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.starts import MemoryStartCounter
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.conf import Settings
-from celery_safeguards.deadletter.letter import Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import LeaseLost, NotOurs, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger import decide as answers

@@ -17,7 +17,8 @@ from kombu.utils.json import dumps
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask, Verify
 from celery_safeguards import headers as h
 from celery_safeguards.cli import safeguards
-from celery_safeguards.deadletter.letter import Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import CannotTell
 from celery_safeguards.wiring import Wiring

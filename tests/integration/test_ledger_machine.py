@@ -22,7 +22,8 @@ from celery_safeguards.admission.gate import Ending, Gate, Hold
 from celery_safeguards.admission.memory import MemoryAdmissionStore
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import Renewal
-from celery_safeguards.deadletter.letter import Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import Arrival, Bury, Defer, Fail, FinishBurial, Go, Return
 from celery_safeguards.ledger.record import Record, ResultForm, State

@@ -18,19 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_safeguards.deadletter.letter import (
-    BODY_HEAD_BYTES,
     MAX_HISTORY,
-    ErrorText,
     HistoryEntry,
     Letter,
     LetterTooNew,
     LetterTruncated,
     LetterUnreadable,
-    WireMessage,
-    clean_text,
-    describe_error,
 )
 from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.text import ErrorText, clean_text, describe_error
+from celery_safeguards.deadletter.wire import BODY_HEAD_BYTES, WireMessage
 from celery_safeguards.outcome import FailureKind
 
 VERSION_1 = (

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards import headers as h
-from celery_safeguards.deadletter.letter import Letter, LetterTruncated, WireMessage
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import DidNotHappen, Happened, Idempotent, Policy, Safeguards, Verify

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_safeguards.deadletter.letter import Letter, WireMessage
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.spool import Drained, Spool, bury_somewhere
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.outcome import FailureKind
 

@@ -1,0 +1,171 @@
+"""
+What a step makes of a stored letter: pure functions that every store applies under its own lock or compare-and-set.
+
+See `deadletter.store` for the states, and for the race that `burial` decides.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, State
+from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.errors import ConfigurationError
+
+Change = Callable[[Letter], Letter | None]
+"""Decides what a stored letter becomes; None: it stays as it is."""
+
+
+def as_buried(letter: Letter) -> Letter:
+    """Return what a first burial stores: every burial begins open."""
+    return replace(letter, state="open", replay_task_id=None)
+
+
+def reburial(letter: Letter) -> Change:
+    """Reopen a stored letter if this burial is a later one."""
+
+    def change(stored: Letter) -> Letter | None:
+        # Without a fence the message itself is the proof: only the replay carries the id that the letter allocated.
+        own_replay_died = (
+            letter.burial == 0 and letter.task_id == stored.replay_task_id and stored.state in {"replaying", "replayed"}
+        )
+        if letter.burial <= stored.burial and not own_replay_died:
+            return None
+        died_again = HistoryEntry(
+            at_seconds=letter.last_failed_seconds,
+            what="died again",
+            detail=(
+                f"burial {letter.burial}, task {letter.task_id}: {letter.kind}, {letter.error_type}, {letter.reason}; "
+                f"was {stored.state}, last error: {stored.kind}, {stored.error_type}: {stored.error_message[:300]}"
+            ),
+        )
+        return replace(
+            as_buried(letter),
+            burial=max(letter.burial, stored.burial),
+            # An unfenced replay was never admitted: what was open about the effect before is open still.
+            effect_possible=letter.effect_possible or (own_replay_died and stored.effect_possible),
+            first_seen_seconds=stored.first_seen_seconds,
+            history=(*stored.history, *letter.history, died_again),
+        )
+
+    return change
+
+
+def beginning_of_replay(new_task_id: str, who: str, at_seconds: float) -> Change:
+    """Take an open letter for a replay."""
+
+    def change(stored: Letter) -> Letter:
+        require_state(stored, "open")
+        stored.require_whole()
+        entry = HistoryEntry(at_seconds=at_seconds, what="replay begun", who=who, detail=f"as task {new_task_id}")
+        return replace(stored.noted(entry), state="replaying", replay_task_id=new_task_id)
+
+    return change
+
+
+def end_of_replay(task_id: str, at_seconds: float | None) -> Change:
+    """Note that the replay was published."""
+
+    def change(stored: Letter) -> Letter | None:
+        if stored.state != "replaying" or stored.replay_task_id != task_id:
+            return None
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="replayed", detail=f"as task {task_id}")
+        return replace(stored.noted(entry), state="replayed")
+
+    return change
+
+
+def closing(note: str, at_seconds: float | None) -> Change:
+    """Close a letter whose operation has succeeded."""
+
+    def change(stored: Letter) -> Letter | None:
+        if stored.state in {"closed", "discarded"}:
+            return None
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="closed", detail=f"was {stored.state}; {note}")
+        return replace(stored.noted(entry), state="closed")
+
+    return change
+
+
+def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
+    """Give up an open letter."""
+    for name, value in (("who", who), ("reason", reason)):
+        if not value.strip():
+            raise ConfigurationError(f"{name}={value!r}: a letter is discarded only with a name and a reason")
+
+    def change(stored: Letter) -> Letter:
+        require_state(stored, "open")
+        entry = HistoryEntry(at_seconds=_now(at_seconds), what="discarded", who=who, detail=reason)
+        return replace(stored.noted(entry), state="discarded")
+
+    return change
+
+
+def noting(what: str, who: str | None, detail: str, at_seconds: float | None) -> Change:
+    """Add a line of history."""
+    entry = HistoryEntry(at_seconds=_now(at_seconds), what=what, who=who, detail=detail)
+    return lambda stored: stored.noted(entry)
+
+
+def require_state(letter: Letter, state: State) -> None:
+    """
+    Refuse a letter in any other state.
+
+    Raises:
+        LetterNotOpen: with the state it is in.
+
+    """
+    if letter.state != state:
+        raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
+
+
+def require_found(letter: Letter | None, letter_id: str) -> Letter:
+    """
+    Refuse a letter that is not there.
+
+    Raises:
+        NoSuchLetter: it is None.
+
+    """
+    if letter is None:
+        raise NoSuchLetter(f"there is no letter {letter_id}")
+    return letter
+
+
+def to_cursor(last_failed_seconds: float, name: str) -> str:
+    """Return the place of a letter in the list, as text."""
+    return f"{last_failed_seconds!r}:{name}"
+
+
+def from_cursor(cursor: str) -> tuple[float, str]:
+    """
+    Return the time and the name of a cursor.
+
+    Raises:
+        ConfigurationError: it is none.
+
+    """
+    seconds, colon, name = cursor.partition(":")
+    try:
+        if colon and math.isfinite(float(seconds)):
+            return float(seconds), name
+    except ValueError:
+        pass
+    raise ConfigurationError(f"before={cursor!r}: give the `next_cursor` of a page, or nothing for the first page")
+
+
+def require_limit(limit: int) -> None:
+    """
+    Refuse a page without room.
+
+    Raises:
+        ConfigurationError: the limit is below 1.
+
+    """
+    if limit < 1:
+        raise ConfigurationError(f"limit={limit!r}: a page has at least 1 letter")
+
+
+def _now(at_seconds: float | None) -> float:
+    return time.time() if at_seconds is None else at_seconds
