@@ -13,8 +13,11 @@ All keys of a namespace share a hash tag, so that one script can touch several o
 key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
 """
 
+import hashlib
 import os
+import threading
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -25,6 +28,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
+    NoScriptError,
     ReadOnlyError,
     RedisError,
     TryAgainError,
@@ -83,27 +87,30 @@ class Client:
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self.url = url
         self._timeout_seconds = timeout_seconds
-        self._pid = 0
-        self._redis: Any = None
-        self._scripts: dict[tuple[str, str], Any] = {}
+        self._local = threading.local()
 
-    def get(self) -> Any:
-        """Return this process's client."""
-        if self._pid != os.getpid():
-            self._redis = redis.Redis.from_url(
+    def _connected(self) -> Any:
+        """
+        Return this thread's client in this process.
+
+        One connection for each thread: taking one from a pool and giving it back costs a third of a round trip.
+        """
+        local = self._local
+        if getattr(local, "pid", None) != os.getpid():
+            local.redis = redis.Redis.from_url(
                 self.url,
                 socket_timeout=self._timeout_seconds,
                 socket_connect_timeout=self._timeout_seconds,
                 socket_keepalive=True,
-                # One immediate retry, for a pooled connection that the server has closed meanwhile: every script
-                # may run twice. Not after a timeout, which would double the wait.
+                # One immediate retry, for a connection that the server has closed meanwhile: every script may run
+                # twice. Not after a timeout, which would double the wait.
                 retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
                 retry_on_error=[redis.ConnectionError],
                 decode_responses=True,
+                single_connection_client=True,
             )
-            self._scripts = {}
-            self._pid = os.getpid()
-        return self._redis
+            local.pid = os.getpid()
+        return local.redis
 
     def run(
         self,
@@ -128,12 +135,14 @@ class Client:
             StoreUnavailable: the server is away, or did not answer in time: the script may or may not have run.
 
         """
-        client = self.get()
+        source, sha = _script(package, prelude, script)
         try:
-            loaded = self._scripts.get((package, script))
-            if loaded is None:
-                loaded = self._scripts[package, script] = client.register_script(_source(package, prelude, script))
-            return loaded(keys=keys, args=args)
+            client = self._connected()
+            try:
+                return client.execute_command("EVALSHA", sha, len(keys), *keys, *args)
+            except NoScriptError:
+                # A server that is new, restarted or failed over: this also makes it known.
+                return client.execute_command("EVAL", source, len(keys), *keys, *args)
         except _AWAY as error:
             raise StoreUnavailable(f"{self.describe()}: {error}") from error
         except RedisError as error:
@@ -141,12 +150,21 @@ class Client:
                 raise StoreUnavailable(f"{self.describe()}: {error}") from error
             raise
 
+    def close(self) -> None:
+        """Close this thread's connection; the next use opens another."""
+        found, self._local = getattr(self._local, "redis", None), threading.local()
+        if found is not None:
+            found.close()
+
     def describe(self) -> str:
         """Return the server's address without its password."""
         address = self.url.split("@")[-1] if "@" in self.url else self.url
         return f"redis at {address}"
 
 
-def _source(package: str, *names: str | None) -> str:
+@cache
+def _script(package: str, prelude: str | None, script: str) -> tuple[str, str]:
+    """Return a script's source and the digest that a server knows it by."""
     folder = resources.files(package)
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names if name)
+    source = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in (prelude, script) if name)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()

@@ -138,7 +138,7 @@ class RedisUnderTest(StoreUnderTest):
         self._clients = []
         self.store = self.connect()
         self.letters = RedisLetterStore(self.store._client, self.keys)
-        self.client = self.store._client.get()
+        self.client = self.store._client._connected()
 
     def connect(self):
         client = Client(self._url, timeout_seconds=5)
@@ -150,7 +150,7 @@ class RedisUnderTest(StoreUnderTest):
         for key in self._all("*"):
             self.client.delete(key)
         for client in self._clients:
-            client.get().close()
+            client.close()
 
     def wipe(self):
         for key in (self.keys.meta, *self._all("record:*")):

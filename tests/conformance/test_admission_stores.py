@@ -91,7 +91,7 @@ def cut_store(redis_url, namespace):
         taken(store, "warm", warm)
         store.restore(warm, direct.store.read(warm), "older")
         yield store, cutter
-        store._client.get().close()
+        store._client.close()
 
 
 def settled(store, change):
@@ -174,7 +174,7 @@ def test_an_outcome_that_was_written_while_the_server_died_is_written_once(fresh
     again = store.settle(KEY, record, State.IN_PROGRESS, RETRY)
 
     assert (State.RETRY_DUE, before) == (again.state, store.read(KEY))
-    store._client.get().close()
+    store._client.close()
 
 
 @pytest.mark.redis
@@ -190,7 +190,7 @@ def test_a_server_that_is_back_answers_the_same_client(fresh_redis, namespace):
     fresh_redis.start()
 
     assert record == store.read(KEY)
-    store._client.get().close()
+    store._client.close()
 
 
 HELD = Record(state=State.IN_PROGRESS, owner="A", fence=1)
@@ -227,7 +227,7 @@ def test_a_server_that_does_not_answer_in_time_is_store_unavailable(call, redis_
         with pytest.raises(StoreUnavailable):
             call(store)
 
-        store._client.get().close()
+        store._client.close()
 
 
 @pytest.mark.redis
@@ -242,7 +242,7 @@ def test_a_full_server_is_store_unavailable(fresh_redis, namespace):
     with pytest.raises(StoreUnavailable):
         admit(store)
 
-    store._client.get().close()
+    store._client.close()
 
 
 # ------------------------------------------------------------------------------------------------------ on the wire

@@ -26,7 +26,7 @@ def redis_store(url, namespace):
 def redis_letters(redis_url, namespace):
     store = redis_store(redis_url, namespace)
     yield store
-    store._client.get().close()
+    store._client.close()
 
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
@@ -82,7 +82,7 @@ def cut_store(redis_url, namespace):
         store.bury(letter("warm"))
         store.add_note("warm", "note", "ana")
         yield store, cutter
-        store._client.get().close()
+        store._client.close()
 
 
 @pytest.mark.redis
