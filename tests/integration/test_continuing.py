@@ -544,3 +544,49 @@ def test_ignore_whose_mark_cannot_be_written_is_acknowledged_all_the_same(bench,
 
     assert ("acknowledged", [42]) == (first.fate, seen)
     assert not bench.all_letters()
+
+
+# --- what goes wrong around the body
+
+
+@contextlib.contextmanager
+def broken(owner, name, error):
+    """Let a method raise."""
+    found = getattr(owner, name)
+
+    def fail(*args, **kwargs):
+        raise error
+
+    setattr(owner, name, fail)
+    try:
+        yield
+    finally:
+        setattr(owner, name, found)
+
+
+def test_success_that_the_result_back_end_did_not_take_is_kept_and_stored_later(bench):
+    """Acknowledged, whoever waits for the result of a finished payment would wait for ever."""
+    runs = []
+    task = bench.keyed(lambda self, number: runs.append(number) or "paid")
+    task.delay(1)
+
+    refused = ConnectionRefusedError("no result back end")
+    with broken(bench.app.backend, "mark_as_done", refused), pytest.warns(RuntimeWarning, match="outside body"):
+        first = bench.deliver()
+
+    assert ("kept", State.DONE) == (first.fate, bench.record(task, 1).state)
+    first.message.requeue()
+    (second,) = bench.drain()
+    assert ("SUCCESS", "paid", [1]) == (second.state, second.result, runs)
+
+
+def test_error_of_the_pipeline_itself_keeps_the_message(bench):
+    """Acknowledged, the order would be held by nobody, and no letter would tell of it."""
+    task = bench.keyed(lambda self, number: "paid")
+    task.delay(1)
+
+    with broken(bench.store, "settle", RuntimeError("nobody has foreseen this")):
+        first = bench.deliver()
+
+    assert "kept" == first.fate
+    assert not bench.all_letters()
