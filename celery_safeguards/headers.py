@@ -5,7 +5,7 @@ They travel with every copy of a message (retry, deferral, replay). Two more key
 the main process and the pool's child: `OWNER` and `WIRE`. They never go out again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,18 +56,7 @@ class Lineage:
         """Read the headers of a message; what is absent or of the wrong shape proves nothing."""
         if not headers:
             return _NOTHING
-        verdict = headers.get(VERDICT)
-        return cls(
-            key=_text(headers.get(KEY)),
-            fingerprint=_text(headers.get(FINGERPRINT)),
-            epoch=_text(headers.get(EPOCH)),
-            seen=_whole(headers.get(SEEN)),
-            deferrals=_whole(headers.get(DEFERRALS)),
-            deferred_since=_real(headers.get(DEFERRED_SINCE)),
-            began=_real(headers.get(BEGAN)),
-            letter_id=_text(headers.get(LETTER)),
-            verdict=verdict if isinstance(verdict, Mapping) else None,
-        )
+        return cls(**{name: read(headers[header]) for header, name, read in _READ if header in headers})
 
 
 _NOTHING = Lineage()
@@ -76,6 +65,10 @@ _NOTHING = Lineage()
 def outgoing(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the headers a copy of a message may carry: everything but what lives inside the worker only."""
     return {name: value for name, value in (headers or {}).items() if name not in _INSIDE_ONLY}
+
+
+def _mapping(value: object) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None
 
 
 def _text(value: object) -> str | None:
@@ -88,3 +81,16 @@ def _whole(value: object) -> int:
 
 def _real(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+_READ: tuple[tuple[str, str, Callable[[object], Any]], ...] = (
+    (KEY, "key", _text),
+    (FINGERPRINT, "fingerprint", _text),
+    (EPOCH, "epoch", _text),
+    (SEEN, "seen", _whole),
+    (DEFERRALS, "deferrals", _whole),
+    (DEFERRED_SINCE, "deferred_since", _real),
+    (BEGAN, "began", _real),
+    (LETTER, "letter_id", _text),
+    (VERDICT, "verdict", _mapping),
+)

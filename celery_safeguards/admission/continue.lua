@@ -10,30 +10,32 @@
 
 local now, lease_us = now_us(), tonumber(ARGV[1])
 local m = meta(KEYS[1], now, lease_us, ARGV[2], true)
-local r = redis.call('HMGET', KEYS[2], 'state', 'continued_by', 'continuing', 'lease_until_us')
-local is_done = r[1] == 'done'
-local sent = (r[2] and r[2] ~= '') and cjson.decode(r[2]) or {}
-local known = false
+local r = stored(KEYS[2])
+local is_done = r and r.state == 'done'
+local fields = r and cjson.decode(r.body) or {}
+local sent, known = fields.continued_by or {}, false
 for _, id in ipairs(sent) do
   known = known or id == ARGV[3]
 end
 if ARGV[4] == 'end' then
-  local is_final = is_done or r[1] == 'dead' or r[1] == 'quarantined'
+  local is_final = is_done or (r and (r.state == 'dead' or r.state == 'quarantined'))
   if is_final and not known then
     sent[#sent + 1] = ARGV[3]
-    redis.call('HSET', KEYS[2], 'continued_by', cjson.encode(sent), 'continuing', '')
-    redis.call('HINCRBY', KEYS[2], 'rev', 1)
+    fields.continued_by, fields.continuing = sent, nil
+    r.body = cjson.encode(fields)
+    put(KEYS[2], r, nil)
   end
   return reply('sent', now, m, '')
 end
 if known then
   return reply('sent', now, m, '')
 end
-if is_done and (r[3] or '') ~= '' and now < tonumber(r[4] or '0') then
+if is_done and (fields.continuing or '') ~= '' and now < tonumber(r.lease) then
   return reply('busy', now, m, '')
 end
 if is_done then
-  redis.call('HSET', KEYS[2], 'continuing', ARGV[3], 'lease_until_us', text(now + tonumber(ARGV[5])))
-  redis.call('HINCRBY', KEYS[2], 'rev', 1)
+  fields.continuing = ARGV[3]
+  r.body, r.lease = cjson.encode(fields), text(now + tonumber(ARGV[5]))
+  put(KEYS[2], r, nil)
 end
 return reply('go', now, m, '')

@@ -106,14 +106,13 @@ class MemoryAdmissionStore:
     ) -> Record:
         """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
         with self._lock:
-            view = self._look()
             record = self.read(key) or (held if recreate else None)
             ours = record is not None and (record.owner, record.fence) == (held.owner, held.fence)
             if record is None or not ours or record.state not in {expected, change.fields["state"]}:
                 raise NotOurs(not_ours(key, held, expected, record))
             if record.state is expected:
                 self._write(key, record, change)
-            return changed(held, change, view.now_us)
+            return changed(held, change, self._now_us())
 
     def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
         """Renew the leases of all these claims."""

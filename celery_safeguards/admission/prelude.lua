@@ -7,6 +7,9 @@
 --
 -- Every worker is heard at least each third of a lease. A pulse older than half a lease means that the store was away
 -- from all of them: their leases may have lapsed although they live, so nobody takes over for one lease from now.
+--
+-- A record is one text: a line of what scripts compare and set, then a body that is the writer's own (ledger/record.py).
+-- One value is written in half the time of a hash with its expiry, and that time is the server's for all clients.
 
 local function now_us()
   local t = redis.call('TIME')
@@ -36,51 +39,73 @@ local function meta(key, now, lease_us, candidate, heard)
   return m
 end
 
--- A new claim of `owner`: a fence above the last one, also where the server's clock went back or the store was wiped.
-local function claim(owner, last, now, lease_us)
-  local fence = text(math.max(tonumber(last or '0') + 1, now))
-  return {'owner', owner, 'fence', fence, 'lease_until_us', text(now + lease_us), 'lost_us', '0'}
+local HEAD = '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n(.*)$'
+
+-- A stored text in its parts. A newer format has none of them, and is nobody's here.
+local function parts_of(value)
+  local r = {text = value}
+  r.format, r.state, r.owner, r.fence, r.rev, r.lease, r.lost, r.began, r.due, r.doubt, r.asking, r.body =
+    string.match(value, HEAD)
+  return r
 end
 
--- Write the fields in `pairs_of` and those of ARGV from i on: retention in ms (0: keep), JSON of fields (all values
--- text), JSON of times (us from now, as text). One text in place of many arguments: a client spends more on each
--- argument than the server on the whole script.
-local function write(record, rev, pairs_of, now, i)
-  local fields = cjson.decode(ARGV[i + 1])
-  -- Above both: where an owner's copy comes along, its revision is that of the claim, and renewals have moved on since.
-  fields.rev = text(math.max(tonumber(rev or '0'), tonumber(fields.rev or '0')) + 1)
-  for field, value in pairs(fields) do
-    pairs_of[#pairs_of + 1] = field
-    pairs_of[#pairs_of + 1] = value
-  end
-  if ARGV[i + 2] ~= '' then
-    for field, us in pairs(cjson.decode(ARGV[i + 2])) do
-      pairs_of[#pairs_of + 1] = field
-      pairs_of[#pairs_of + 1] = text(now + tonumber(us))
-    end
-  end
-  redis.call('HSET', record, unpack(pairs_of))
-  if ARGV[i] ~= '0' then
-    redis.call('PEXPIRE', record, ARGV[i])
+-- A record in its parts, nil if there is none.
+local function stored(key)
+  local value = redis.call('GET', key)
+  return value and parts_of(value)
+end
+
+-- Set a text; retention in ms, '0': for ever, nil: as it stands.
+local function keep(key, value, retention_ms)
+  if not retention_ms then
+    redis.call('SET', key, value, 'KEEPTTL')
+  elseif retention_ms == '0' then
+    redis.call('SET', key, value)
   else
-    redis.call('PERSIST', record)
+    redis.call('SET', key, value, 'PX', retention_ms)
   end
+  return value
 end
 
--- A record as JSON text, '' if there is none.
-local function whole(record)
-  local flat = redis.call('HGETALL', record)
-  if #flat == 0 then
-    return ''
-  end
-  local fields = {}
-  for n = 1, #flat, 2 do
-    fields[flat[n]] = flat[n + 1]
-  end
-  return cjson.encode(fields)
+-- Write a record's parts with its next revision, and return the text.
+local function put(key, r, retention_ms)
+  r.rev = text(tonumber(r.rev) + 1)
+  local head = {r.format, r.state, r.owner, r.fence, r.rev, r.lease, r.lost, r.began, r.due, r.doubt, r.asking}
+  return keep(key, table.concat(head, ' ') .. '\n' .. r.body, retention_ms)
 end
 
--- One text of six lines, for the same reason; the last one holds no line break, JSON escapes them.
+-- A time as a writer gives it: '' as it stands, '+us' from now, else itself.
+local function time_of(given, stands, now)
+  if given == '' then
+    return stands
+  elseif string.byte(given) == 43 then
+    return text(now + tonumber(given))
+  end
+  return given
+end
+
+-- Lay a write over a record. ARGV from i on: format, state, asking, then the times lease_until, series_began,
+-- not_before and doubt, the body, and retention in ms.
+local function lay(r, i, now)
+  r.format, r.state, r.asking = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  r.lease, r.began = time_of(ARGV[i + 3], r.lease, now), time_of(ARGV[i + 4], r.began, now)
+  r.due, r.doubt = time_of(ARGV[i + 5], r.due, now), time_of(ARGV[i + 6], r.doubt, now)
+  r.body = ARGV[i + 7]
+end
+
+-- A record that nobody has written yet.
+local function blank()
+  return {owner = '-', fence = '0', rev = '0', lease = '0', lost = '0', began = '0', due = '0', doubt = '0'}
+end
+
+-- Give a record a new claim: a fence above the last one, also where the server's clock went back or the store was wiped.
+local function claim(r, owner, now, lease_us)
+  r.owner, r.fence = owner, text(math.max(tonumber(r.fence) + 1, now))
+  r.lease, r.lost = text(now + lease_us), '0'
+end
+
+-- One text of six lines: a client spends more on each element of an answer than the server on the script. A record,
+-- which has line breaks of its own, comes last.
 local function reply(status, now, m, found)
   return table.concat({status, text(now), m[1], m[2], m[3], found}, '\n')
 end

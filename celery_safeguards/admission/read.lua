@@ -1,5 +1,5 @@
--- Return a record as JSON, '' if there is none.
+-- Return a record as it is stored, '' if there is none.
 --
 -- KEYS  record
 
-return whole(KEYS[1])
+return redis.call('GET', KEYS[1]) or ''

@@ -19,9 +19,10 @@ from celery_safeguards.admission.store import (
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
-from celery_safeguards.ledger.record import Record, State, encode
+from celery_safeguards.ledger.record import FORMAT, Record, State, body_of
 
 _PACKAGE = __package__ or ""
+_BLANK = Record(state=State.IN_PROGRESS)
 
 
 class RedisAdmissionStore:
@@ -52,25 +53,25 @@ class RedisAdmissionStore:
 
     def read(self, key: RecordKey) -> Record | None:
         """Return a record as it stands, or None."""
-        return _record(self._client.run(_PACKAGE, "read.lua", [self._record_key(key)], [], prelude="prelude.lua"))
+        return _record(self._script("read.lua", [self._record_key(key)], []))
 
     def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
         """Claim a key that has no record, else return its record."""
-        args = [owner, encode(unproven), epoch or "", *_write(change)]
-        status, view, found = self._record_script("admit.lua", key, args)
+        new = [FORMAT, body_of(change.fields), _retention_ms(change)]
+        args = [owner, "1" if unproven else "", epoch or "", *new]
+        # An owner is as good a name for a new epoch as any, and is there already.
+        status, view, found = self._record_script("admit.lua", key, args, epoch_name=owner)
         if status != "claimed":
             return Answer(view, _record(found), claimed=False)
         # The script answers with the fence alone: all else of a new record is known here.
-        lease_us = to_us(self._lease_seconds)
-        new = Record(
-            state=State.IN_PROGRESS, rev=1, owner=owner, fence=int(found), lease_until_us=view.now_us + lease_us
-        )
-        return Answer(view, changed(new, change, view.now_us), claimed=True)
+        now_us = view.now_us
+        head = {"rev": 1, "owner": owner, "fence": int(found), "series_began_us": now_us}
+        head["lease_until_us"] = now_us + to_us(self._lease_seconds)
+        return Answer(view, _BLANK.having(**change.fields, **head), claimed=True)
 
     def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
-        target = [encode(change.fields["state"]), encode(change.fields.get("asking", False))]
-        args = [owner, rev, *target, *_write(change)]
+        args = [owner, rev, *_write(change, body_of(change.fields))]
         status, view, found = self._record_script("take.lua", key, args)
         return Answer(view, _record(found), claimed=status == "taken")
 
@@ -84,12 +85,15 @@ class RedisAdmissionStore:
         recreate: bool = False,
     ) -> Record:
         """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
-        head = [held.owner, held.fence, expected, change.fields["state"]]
-        status, view, found = self._record_script("settle.lua", key, [*head, "", *_write(change)])
-        if status == "gone" and recreate:
-            status, view, found = self._record_script("settle.lua", key, [*head, "1", *_write(change, onto=held)])
+        keys = [self._record_key(key)]
+        # Whole, as its owner knows it: under a claim nobody else writes what is not in the head.
+        after = held.having(**change.fields)
+        write = _write(change, after.body(), held)
+        needs_now = "1" if change.after_seconds else ""
+        head = [held.owner, held.fence, held.rev, expected, "1" if recreate else "", needs_now]
+        status, now, found = self._script("settle.lua", keys, [*head, *write]).split("\n", 2)
         if status in {"settled", "already"}:
-            return changed(held, change, view.now_us)
+            return changed(after, change, int(now)) if change.after_seconds else after
         raise NotOurs(not_ours(key, held, expected, _record(found)))
 
     def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
@@ -109,8 +113,9 @@ class RedisAdmissionStore:
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""
-        change = Change(after_seconds={"lease_until_us": self._lease_seconds}, retention_seconds=None)
-        args = [record.owner, epoch, *_write(change, onto=record)]
+        renewed = {"lease_until_us": self._lease_seconds}
+        change = Change(fields={"state": record.state}, after_seconds=renewed, retention_seconds=None)
+        args = [record.owner, record.fence, record.rev, epoch, *_write(change, record.body(), record)]
         status, _, _ = self._record_script("restore.lua", key, args)
         return status == "restored"
 
@@ -118,32 +123,42 @@ class RedisAdmissionStore:
         self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
     ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
-        args = [owner, encode(dict(failure)), encode(keep_right_to_send)]
-        return bool(self._client.run(_PACKAGE, "mark_lost.lua", [self._record_key(key)], args, prelude="prelude.lua"))
+        args = [owner, json.dumps(dict(failure)), "1" if keep_right_to_send else ""]
+        return bool(self._script("mark_lost.lua", [self._record_key(key)], args))
 
     def _record_key(self, key: RecordKey) -> str:
         return self._keys.record(key.scope, key.key)
 
-    def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
-        # Any caller may be the one that finds the store new: each brings a name for the new epoch.
-        args = [to_us(self._lease_seconds), uuid.uuid4().hex, *args]
+    def _script(self, script: str, keys: list[str], args: list[Any]) -> Any:
         return self._client.run(_PACKAGE, script, keys, args, prelude="prelude.lua")
 
-    def _record_script(self, script: str, key: RecordKey, args: list[Any]) -> tuple[str, StoreView, str]:
+    def _run(self, script: str, keys: list[str], args: list[Any], epoch_name: str | None = None) -> Any:
+        # Any caller may be the one that finds the store new: each brings a name for the new epoch.
+        return self._script(script, keys, [to_us(self._lease_seconds), epoch_name or uuid.uuid4().hex, *args])
+
+    def _record_script(
+        self, script: str, key: RecordKey, args: list[Any], epoch_name: str | None = None
+    ) -> tuple[str, StoreView, str]:
         keys = [self._keys.meta, self._record_key(key)]
-        status, *view, found = self._run(script, keys, args).split("\n", 5)
+        status, *view, found = self._run(script, keys, args, epoch_name).split("\n", 5)
         return status, _view(view), found
 
 
-def _write(change: Change, onto: Record | None = None) -> list[Any]:
-    """Return a change as the scripts' `write` reads it."""
-    fields = {**(onto.to_fields() if onto else {}), **{name: encode(value) for name, value in change.fields.items()}}
-    retention_ms = 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
-    times = {name: str(to_us(seconds)) for name, seconds in change.after_seconds.items()}
-    return [retention_ms, _compact(fields), _compact(times) if times else ""]
+def _write(change: Change, body: str, held: Record | None = None) -> list[Any]:
+    """Return a write as the scripts lay it over a record; a time that is not given stands as `held` or they have it."""
+    fields, after = change.fields, change.after_seconds
+    asking = fields.get("asking", held.asking if held else False)
+    times = [
+        f"+{to_us(after[name])}" if name in after else fields.get(name, getattr(held, name) if held else "")
+        for name in ("series_began_us", "not_before_us", "doubt_us")
+    ]
+    lease = f"+{to_us(after['lease_until_us'])}" if "lease_until_us" in after else ""
+    return [FORMAT, fields["state"], "1" if asking else "0", lease, *times, body, _retention_ms(change)]
 
 
-_compact = json.JSONEncoder(separators=(",", ":")).encode
+def _retention_ms(change: Change) -> int:
+    """Return how long the record is kept; 0: until it is deleted."""
+    return 0 if change.retention_seconds is None else max(1, round(change.retention_seconds * 1000))
 
 
 def _view(parts: Sequence[str]) -> StoreView:
@@ -152,7 +167,7 @@ def _view(parts: Sequence[str]) -> StoreView:
 
 
 def _record(text: str) -> Record | None:
-    return Record.from_fields(json.loads(text)) if text else None
+    return Record.from_text(text) if text else None
 
 
 def _renewed(row: Sequence[str]) -> RenewedClaim:

@@ -1,26 +1,32 @@
 -- Write an outcome under the owner and fence of a claim. No clock decides: lapsed but not taken still settles.
 --
--- KEYS  meta, record
--- ARGV  lease us, candidate epoch, owner, fence, state it must be in, state to be, '1' to write a record that is gone,
---       then a write
--- Returns lines: status 'settled' | 'already' | 'refused' | 'gone', now, epoch, admit_from, takeover_from, and with
---          'refused' the record as JSON
+-- KEYS  record
+-- ARGV  owner, fence, rev as the owner knows it, state it must be in, '1' to write a record that is gone, '1' if a time
+--       is given from now, then a write of the whole record: under a claim, nobody else writes its body
+-- Returns lines: status 'settled' | 'already' | 'refused' | 'gone', now where a time is given from now, and with
+--          'refused' the record
 --
+-- Asks neither for the store's state nor, mostly, for the time: it runs after every body, and needs only the claim.
 -- Safe to run twice: the second time answers 'already'.
 
-local now = now_us()
-local m = meta(KEYS[1], now, tonumber(ARGV[1]), ARGV[2], true)
-local r = redis.call('HMGET', KEYS[2], 'owner', 'fence', 'state', 'rev')
-local is_gone = not r[1]
-if is_gone and ARGV[7] ~= '1' then
-  return reply('gone', now, m, '')
+local value = redis.call('GET', KEYS[1])
+local state, owner, fence, rev, lease, lost
+if value then
+  state, owner, fence, rev, lease, lost = string.match(value, '^%d+ (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) ')
+elseif ARGV[5] == '1' then
+  state, owner, fence, rev, lease, lost = ARGV[4], ARGV[1], ARGV[2], ARGV[3], '0', '0'
+else
+  return 'gone\n0\n'
 end
-local is_ours = r[1] == ARGV[3] and r[2] == ARGV[4]
-if is_gone or (is_ours and r[3] == ARGV[5]) then
-  write(KEYS[2], r[4], {}, now, 8)
-  return reply('settled', now, m, '')
+if owner ~= ARGV[1] or fence ~= ARGV[2] or (state ~= ARGV[4] and state ~= ARGV[8]) then
+  return 'refused\n0\n' .. value
 end
-if is_ours and r[3] == ARGV[6] then
-  return reply('already', now, m, '')
+local now = ARGV[6] == '1' and now_us() or 0
+local status = 'already'
+if state == ARGV[4] then
+  status = 'settled'
+  local head = {ARGV[7], ARGV[8], owner, fence, rev + 1, time_of(ARGV[10], lease, now), lost,
+    time_of(ARGV[11], '0', now), time_of(ARGV[12], '0', now), time_of(ARGV[13], '0', now), ARGV[9]}
+  keep(KEYS[1], table.concat(head, ' ') .. '\n' .. ARGV[14], ARGV[15])
 end
-return reply('refused', now, m, whole(KEYS[2]))
+return status .. '\n' .. text(now) .. '\n'

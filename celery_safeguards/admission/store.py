@@ -11,7 +11,7 @@ answers stands once, in Python, for every store.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -114,6 +114,7 @@ class AdmissionStore(Protocol):
         """
         Claim a key that has no record, else return its record.
 
+        The first claim is in progress and its series begins now; of `change` the rest is written.
         Claims only if the message proves no earlier start (`unproven`), its `epoch` is None or the store's, and the
         pause after a new epoch is over. Of any number of callers one claims; the same owner asking again is told its
         own record.
@@ -196,7 +197,7 @@ def changed(record: Record, change: Change, now_us: int) -> Record:
     written = dict(change.fields)
     for name, seconds in change.after_seconds.items():
         written[name] = now_us + to_us(seconds)
-    return replace(record, **written)
+    return record.having(**written)
 
 
 def not_ours(key: RecordKey, held: Record, expected: State, found: Record | None) -> str:

@@ -10,12 +10,16 @@ The record of one idempotency key: who holds it, how often it was started, how i
 The lease is a field in the server's time, never the key's time to live: a record that vanished with its lease would
 read as "never started". Owner and fence name one claim; every write is compared with them, not with a clock. The fence
 is max(last + 1, server time in microseconds), so it never goes back, not even after the store was wiped.
+
+Stored, a record is one text. A head line holds what stores compare and set, separated by blanks: format, state, owner,
+fence, rev, lease_until_us, lost_us, series_began_us, not_before_us, doubt_us, asking. Then the body: all else, as JSON.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from celery_safeguards.errors import StoreUnavailable
@@ -50,7 +54,7 @@ class ResultForm(StrEnum):
     NOT_ENCODABLE = "not_encodable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """
     Everything known of one key. Times are the store's, in microseconds; 0 means never.
@@ -104,54 +108,59 @@ class Record:
     final: str = ""
     """While dying: what the record becomes."""
 
-    def to_fields(self) -> dict[str, str]:
-        """Return the record as text fields, as a hash keeps them; what is at its default is left out."""
-        return {
-            each.name: encode(getattr(self, each.name))
-            for each in fields(self)
-            if each.name in _ALWAYS or getattr(self, each.name) != getattr(_BLANK, each.name)
-        }
+    def body(self) -> str:
+        """Return what only its writers read, as JSON: every field that is not in the head line."""
+        return _to_json({name: value for name, value in vars(self).items() if name not in _IN_HEAD})
 
     @classmethod
-    def from_fields(cls, stored: Mapping[str, str]) -> "Record":
+    def from_text(cls, text: str) -> "Record":
         """
-        Read a stored record; fields of a newer minor version are left out.
+        Read a stored record: its head line, then its body. Fields of a newer minor version are left out.
 
         Raises:
             RecordTooNew: the record was written in a newer format than this version can read.
 
         """
-        if int(stored.get("format", FORMAT)) > FORMAT:
-            raise RecordTooNew(f"record format {stored['format']} is newer than {FORMAT}: upgrade this worker")
-        return cls(**{name: _DECODE[name](text) for name, text in stored.items() if name in _DECODE})
+        head, _, body = text.partition("\n")
+        format_, *words = head.split(" ")
+        if int(format_) > FORMAT:
+            raise RecordTooNew(f"record format {format_} is newer than {FORMAT}: upgrade this worker")
+        state, owner, *times, asking = words
+        made = object.__new__(cls)
+        made.__dict__.update(_known(json.loads(body)))
+        made.__dict__.update(zip(_WHOLE_NUMBERS, map(int, times), strict=True))
+        made.__dict__.update(state=State(state), owner=owner if owner != _NOBODY else "", asking=asking == "1")
+        return made
+
+    def having(self, **fields: Any) -> "Record":
+        """Return the record with other values: `dataclasses.replace` at a tenth of the time, on every task's way."""
+        made = object.__new__(Record)
+        made.__dict__.update(self.__dict__, **fields)
+        return made
 
     def is_live(self, now_us: int) -> bool:
         """Whether its owner holds the claim: the lease runs, and nobody saw the owner die."""
         return self.state is State.IN_PROGRESS and not self.lost_us and now_us < self.lease_until_us
 
 
-def encode(value: Any) -> str:
-    """Return one field's value as text."""
-    if isinstance(value, bool):
-        return "1" if value else ""
-    if isinstance(value, tuple | dict):
-        return json.dumps(value, separators=(",", ":"), sort_keys=True)
-    return str(value)
+# What an instance does not hold, its class does: a record is read, changed and written with what was set alone.
+Record.steps = Record.failure = MappingProxyType({})
+
+_NOBODY = "-"
+_WHOLE_NUMBERS = ("fence", "rev", "lease_until_us", "lost_us", "series_began_us", "not_before_us", "doubt_us")
+_IN_HEAD = frozenset({"format", "state", "owner", "asking", *_WHOLE_NUMBERS})
+_READ: dict[str, Callable[[Any], Any]] = {"series": tuple, "continued_by": tuple, "result_form": ResultForm}
+_KNOWN = frozenset(each.name for each in fields(Record)) - _IN_HEAD
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _decoders() -> dict[str, Any]:
-    by_type: dict[Any, Any] = {
-        int: int,
-        bool: lambda text: text == "1",
-        str: str,
-        State: State,
-        ResultForm: ResultForm,
-        tuple[str, ...]: lambda text: tuple(json.loads(text)) if text else (),
-        Mapping[str, Any]: lambda text: json.loads(text) if text else {},
-    }
-    return {each.name: by_type[each.type] for each in fields(Record)}
+def body_of(changed_fields: Mapping[str, Any]) -> str:
+    """Return the part of a change that belongs to a record's body, as JSON."""
+    return _to_json({name: value for name, value in changed_fields.items() if name not in _IN_HEAD})
 
 
-_DECODE = _decoders()
-_BLANK = Record(state=State.IN_PROGRESS)
-_ALWAYS = frozenset({"state", "rev", "format", "owner", "fence"})
+def _known(stored: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in stored.items() if name in _KNOWN}
+    for name in _READ.keys() & known.keys():
+        known[name] = _READ[name](known[name])
+    return known

@@ -123,11 +123,8 @@ class _Run:
     def __init__(self, delivery: Delivery, hold: Hold) -> None:
         self._delivery = delivery
         self._safe = KeyedSafe(delivery, hold)
-        clock = delivery.wiring.clock
-        # The lease began on the store when the claim was made; what has passed of the series by then is in the record.
-        self._body_began = clock.monotonic_seconds()
-        lease_us = hold.record.lease_until_us - hold.record.series_began_us
-        self._elapsed_before = max(0.0, to_seconds(lease_us) - delivery.gate.lease_seconds)
+        self._claimed = hold.record
+        self._body_began = delivery.wiring.clock.monotonic_seconds()
 
     @property
     def _hold(self) -> Hold:
@@ -195,8 +192,8 @@ class _Run:
             error = RetryAsked(error.exc, error.when)
         if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
             self._given_back(error)
-        elapsed = self._elapsed_before + delivery.wiring.clock.monotonic_seconds() - self._body_began
-        step = next_step(delivery.wiring, delivery.policy, Attempt(hold.record.attempt, elapsed, error))
+        attempt = Attempt(hold.record.attempt, self._elapsed_seconds(), error)
+        step = next_step(delivery.wiring, delivery.policy, attempt)
         ambiguous = step.failure.effect_possible or self._safe.has_open_step
         effect_possible = ambiguous or self._may_have_effect()
         if effect_possible and delivery.plan.ledger.on_unknown is OnUnknown.QUARANTINE:
@@ -204,6 +201,13 @@ class _Run:
         if isinstance(step.decision, Bury):
             self._bury(step, State.DEAD, effect_possible=effect_possible)
         self._retry(step, step.decision, error, effect_possible=effect_possible, ambiguous=ambiguous)
+
+    def _elapsed_seconds(self) -> float:
+        """Return the time since the series began."""
+        # The lease began on the store when the claim was made; what had passed of the series by then is in the record.
+        lease_us = self._claimed.lease_until_us - self._claimed.series_began_us
+        before_seconds = max(0.0, to_seconds(lease_us) - self._delivery.gate.lease_seconds)
+        return before_seconds + self._delivery.wiring.clock.monotonic_seconds() - self._body_began
 
     def _may_have_effect(self) -> bool:
         """The doubt belongs to the attempt, not to its last error: with `verify` any start is asked about."""

@@ -109,7 +109,7 @@ class KeyedSafe(Safe):
         """Whether an outside call may have been made in this start."""
         self._delivery = delivery
         self._used: set[str] = set()
-        self._ends = self._now() + body_budget_seconds(delivery.task, delivery.request.timelimit)
+        self._began = self._now()
 
     @property
     def has_open_step(self) -> bool:
@@ -119,11 +119,11 @@ class KeyedSafe(Safe):
     @property
     def deadline(self) -> float | None:
         """Wall time by which the body should have ended, seconds since the epoch."""
-        return self._delivery.wiring.clock.wall_seconds() + self._ends - self._now()
+        return self._delivery.wiring.clock.wall_seconds() + self._left_seconds()
 
     def checkpoint(self) -> None:
         """Return if the claim still holds; see `Safe.checkpoint`."""
-        if self._now() >= self._ends:
+        if self._left_seconds() <= 0:
             raise DeadlineExceeded(f"{self.idempotency_key}: its time budget is used up")
         left_seconds = self.hold.lease_ends - self._now()
         if left_seconds > self._delivery.gate.lease_seconds / 3:
@@ -197,6 +197,11 @@ class KeyedSafe(Safe):
             raise self._lost(f"its claim was taken over ({error})") from error
         except StoreUnavailable as error:
             raise self._lost(f"step {step!r} could not be noted ({error})") from error
+
+    def _left_seconds(self) -> float:
+        """Return what is left of this start's time budget."""
+        budget_seconds = body_budget_seconds(self._delivery.task, self._delivery.request.timelimit)
+        return self._began + budget_seconds - self._now()
 
     def _now(self) -> float:
         return self._delivery.wiring.clock.monotonic_seconds()

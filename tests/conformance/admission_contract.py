@@ -861,7 +861,7 @@ class AdmissionStoreContract:
         claimed(under_test.store)
 
         with pytest.raises(RecordTooNew, match="newer than"):  # noqa: PT012 - memory reads at the write already
-            under_test.write_raw(KEY, format="2")
+            under_test.write_raw(KEY, format=2)
             under_test.store.read(KEY)
 
     def test_no_record_is_none(self, store):

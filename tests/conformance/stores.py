@@ -14,6 +14,7 @@ import uuid
 from abc import ABC, abstractmethod
 
 import pytest
+import redis
 
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.admission.memory import MemoryAdmissionStore
@@ -21,6 +22,8 @@ from celery_safeguards.admission.redis import RedisAdmissionStore
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
+from celery_safeguards.ledger.record import Record
+from tests.support.record_text import text_of
 
 LEASE_SECONDS = 30.0
 BOTH = ["memory", pytest.param("redis", marks=pytest.mark.redis)]
@@ -120,8 +123,7 @@ class MemoryUnderTest(StoreUnderTest):
         self._server.set_back(seconds)
 
     def write_raw(self, key, **fields):
-        stored = self.store._records[key].to_fields()
-        self.store._records[key] = type(self.store._records[key]).from_fields({**stored, **fields})
+        self.store._records[key] = Record.from_text(text_of(self.store._records[key].having(**fields)))
 
     def _move_store(self, seconds):
         self._server.advance(seconds)
@@ -138,7 +140,7 @@ class RedisUnderTest(StoreUnderTest):
         self._clients = []
         self.store = self.connect()
         self.letters = RedisLetterStore(self.store._client, self.keys)
-        self.client = self.store._client._connected()
+        self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def connect(self):
         client = Client(self._url, timeout_seconds=5)
@@ -149,6 +151,7 @@ class RedisUnderTest(StoreUnderTest):
         """Close every connection and delete what was stored."""
         for key in self._all("*"):
             self.client.delete(key)
+        self.client.close()
         for client in self._clients:
             client.close()
 
@@ -163,7 +166,7 @@ class RedisUnderTest(StoreUnderTest):
         self._shift(-to_us(seconds), fences=True)
 
     def write_raw(self, key, **fields):
-        self.client.hset(self.keys.record(key.scope, key.key), mapping=fields)
+        self._write(self.keys.record(key.scope, key.key), **fields)
 
     def _move_store(self, seconds):
         self._shift(to_us(seconds))
@@ -172,13 +175,21 @@ class RedisUnderTest(StoreUnderTest):
     def _shift(self, us, *, fences=False):
         names = (*RECORD_TIMES, "fence") if fences else RECORD_TIMES
         for key in self._all("record:*"):
-            self._shift_fields(key, names, us)
+            self._shift_record(key, names, us)
             left_ms = self.client.pttl(key)
             if left_ms >= 0:
                 # A time that is over deletes the key, as it would have done by itself.
                 self.client.pexpire(key, left_ms - us // 1000)
         if self.client.exists(self.keys.meta):
             self._shift_fields(self.keys.meta, META_TIMES, us)
+
+    def _shift_record(self, key, names, us):
+        record = Record.from_text(self.client.get(key))
+        # Never below 1: a 0 means never.
+        self._write(key, **{name: max(1, old - us) for name in names if (old := getattr(record, name))})
+
+    def _write(self, key, **fields):
+        self.client.set(key, text_of(Record.from_text(self.client.get(key)).having(**fields)), keepttl=True)
 
     def _shift_fields(self, key, names, us):
         values = self.client.hmget(key, names)

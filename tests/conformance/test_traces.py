@@ -290,7 +290,7 @@ class ParentCountsToo(Broken):
     """The mark of loss counts a start that admission has counted already."""
 
     def mark_lost(self, key, owner, failure):
-        self._under_test.write_raw(key, lost_starts=str(self._part.read(key).lost_starts + 1))
+        self._under_test.write_raw(key, lost_starts=self._part.read(key).lost_starts + 1)
         return self._part.mark_lost(key, owner, failure)
 
 

@@ -1,6 +1,7 @@
-"""The record as text fields: what a hash keeps, and what older and newer versions make of it."""
+"""The record as one text, and what older and newer versions make of it."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, ResultForm, State
+from tests.support.record_text import text_of
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 WHOLE = st.integers(min_value=0, max_value=2**53)
@@ -31,42 +33,42 @@ def in_progress(**changes):
 
 
 @given(RECORDS)
-def test_a_record_comes_back_from_its_fields_as_it_was(record):
+def test_a_record_comes_back_from_its_text_as_it_was(record):
     """A count, a lease or a letter would be lost on the way to the store."""
-    assert record == Record.from_fields(record.to_fields())
+    assert record == Record.from_text(text_of(record))
 
 
-@given(RECORDS)
-def test_fields_are_text(record):
-    """A hash keeps text only: a number would come back as something else from each store."""
-    assert {str} == {type(part) for pair in record.to_fields().items() for part in pair}
-
-
-def test_fields_at_their_default_are_left_out():
+def test_only_what_was_set_is_written():
     """A record of each finished task would carry twenty empty fields for a week."""
-    assert {"state", "rev", "format", "owner", "fence"} == set(Record(state=State.DONE).to_fields())
+    read = Record.from_text("1 in_progress A 7 1 0 0 0 0 0 0\n{}")
+
+    assert json.loads(read.having(result="1").body()) == {"result": "1"}
+
+
+def test_a_record_that_was_read_knows_its_defaults():
+    """A field that nobody wrote would be missing where a decision asks for it."""
+    read = Record.from_text("1 done A 7 1 0 0 0 0 0 0\n{}")
+
+    assert (read.attempt, read.steps, read.series, read.result_form) == (0, {}, (), ResultForm.STORED)
+
+
+@given(RECORDS, st.integers(min_value=0, max_value=9))
+def test_having_is_replace(record, attempt):
+    """Two ways to change a record would differ in what they keep."""
+    assert record.having(attempt=attempt) == dataclasses.replace(record, attempt=attempt)
 
 
 def test_a_field_of_a_newer_minor_version_is_left_out():
     """A fleet that is being upgraded would fail on the first record of a new worker."""
-    stored = {**in_progress().to_fields(), "colour": "blue"}
+    text = text_of(in_progress())
 
-    assert in_progress() == Record.from_fields(stored)
+    assert in_progress() == Record.from_text(text[:-1] + ',"colour":"blue"}')
 
 
 def test_a_record_of_a_newer_format_is_refused_by_name():
-    """An old worker would guess what a record means that it cannot know."""
-    stored = {**in_progress().to_fields(), "format": str(FORMAT + 1)}
-
+    """An old worker would guess what a record means that it cannot know; the newer head may have any shape."""
     with pytest.raises(RecordTooNew, match=f"record format {FORMAT + 1} is newer than {FORMAT}: upgrade this worker"):
-        Record.from_fields(stored)
-
-
-def test_a_record_without_a_format_is_read():
-    """A record that was written field by field would be unreadable."""
-    assert in_progress() == Record.from_fields(
-        {"state": "in_progress", "owner": "A", "fence": "1", "lease_until_us": "100"}
-    )
+        Record.from_text(f"{FORMAT + 1} whatever\n...")
 
 
 def test_a_record_cannot_be_changed_in_place():

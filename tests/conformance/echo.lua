@@ -1,0 +1,3 @@
+-- Return the arguments as they came.
+
+return ARGV
