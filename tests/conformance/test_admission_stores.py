@@ -13,12 +13,11 @@ from celery_safeguards.admission.store import RecordKey, Renewal
 from celery_safeguards.errors import NotOurs, StoreUnavailable
 from celery_safeguards.ledger.record import Record, State
 from tests.conformance import stores
-from tests.conformance.admission_contract import (
+from tests.conformance.admission.calls import (
     DONE,
     DYING,
     KEY,
     RETRY,
-    AdmissionStoreContract,
     admit,
     change,
     claimed,
@@ -27,6 +26,7 @@ from tests.conformance.admission_contract import (
     start,
     taken,
 )
+from tests.conformance.admission_contract import AdmissionStoreContract
 from tests.support.sockets import Cutter, free_port
 
 KEYS_OF_EACH_PROCESS = 10

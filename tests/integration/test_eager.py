@@ -22,7 +22,7 @@ from celery_safeguards.errors import (
 )
 from celery_safeguards.ledger.record import State
 from celery_safeguards.pipeline.safe import current_safe
-from tests.integration.test_pipeline_memory import Bench, Killed
+from tests.support.bench import Bench, Killed
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ A body that was started before gets the noted result of a step, and does not cal
 no result is in doubt, and the task's own `on_unknown` decides.
 """
 
-import contextlib
-
 import pytest
 
 from celery_safeguards import CannotTell, DidNotHappen, Happened, RetryPolicy, Safeguards, Verify
@@ -15,38 +13,9 @@ from celery_safeguards.errors import DeadLettered, LeaseLost, Quarantined, Safeg
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.replay import replay
-from tests.integration.test_pipeline_memory import LEASE_SECONDS, Bench, Killed
+from tests.support.bench import LEASE_SECONDS, Killed
 
 AT_ONCE = RetryPolicy(attempts=4, base_seconds=0.1, factor=1.0, cap_seconds=0.1)
-
-
-@pytest.fixture
-def bench(namespace):
-    """A bench of its own queue."""
-    with contextlib.closing(Bench(namespace)) as bench:
-        yield bench
-
-
-class Outside:
-    """Two outside systems: what they were asked for, and what goes wrong with the next call."""
-
-    def __init__(self):
-        self.calls = []
-        self.troubles = []
-
-    def __call__(self, name):
-        self.calls.append(name)
-        if self.troubles:
-            trouble = self.troubles.pop(0)
-            if trouble is not None:
-                raise trouble
-        return f"{name}-{len(self.calls)}"
-
-
-@pytest.fixture
-def outside():
-    """The outside systems of one test."""
-    return Outside()
 
 
 def charge_and_ship(outside, *, between=lambda self: None):
@@ -457,94 +426,3 @@ def test_step_of_a_task_without_a_key_is_a_plain_call(bench, outside):
 
     assert ["charge-1", "ship-2"] == only.result
     assert [] == bench.store.calls
-
-
-# --- the time budget
-
-
-@pytest.mark.parametrize(
-    "limits, budget_seconds",
-    [({"soft_time_limit": 20}, 20), ({"time_limit": 25}, 25), ({"soft_time_limit": 20, "time_limit": 25}, 20)],
-)
-def test_deadline_is_the_end_of_the_time_limit(bench, limits, budget_seconds):
-    """A body could not tell how long it may wait for the other side."""
-    bench.keyed(lambda self, number: self.safe.deadline - bench.clock.now, idempotent={}).apply_async((1,), **limits)
-
-    (only,) = bench.drain()
-
-    assert budget_seconds == only.result
-
-
-def test_deadline_without_a_limit_is_that_of_the_lease(bench):
-    """The claim is renewed no more, and the body would not know it."""
-    bench.keyed(lambda self, number: self.safe.deadline - bench.clock.now, max_lease_seconds=90).delay(1)
-
-    (only,) = bench.drain()
-
-    assert 90 == only.result
-
-
-@pytest.mark.parametrize("stop", ["checkpoint", "once"])
-def test_checkpoint_after_the_deadline_ends_the_attempt_as_a_timeout(bench, outside, stop):
-    """A call would begin that the time limit then kills half-way."""
-
-    def body(self, number):
-        if self.safe.attempt == 1:
-            bench.clock.sleep(20)
-            if stop == "checkpoint":
-                self.safe.checkpoint()
-        return self.safe.once("charge", outside, "charge")
-
-    task = bench.keyed(body, retry=AT_ONCE)
-    task.apply_async((1,), soft_time_limit=20)
-
-    first, second = bench.drain()
-
-    assert ("acknowledged", "RETRY") == (first.fate, first.state)
-    assert "charge-1" == second.result
-    assert ["charge"] == outside.calls
-
-
-def test_deadline_that_ends_the_last_attempt_is_a_letter_of_a_timeout(bench):
-    """The letter would not say why, and the group of timeouts not hold it."""
-
-    def body(self, number):
-        bench.clock.sleep(20)
-        self.safe.checkpoint()
-
-    bench.keyed(body, retry=None).apply_async((1,), soft_time_limit=20)
-    bench.drain()
-
-    (letter,) = bench.all_letters()
-    assert FailureKind.WORKER_TIMEOUT == letter.kind
-
-
-def test_unkeyed_task_has_no_deadline_and_its_checkpoint_asks_nothing(bench):
-    """Shared code with checkpoints could not run in a task without a key."""
-
-    def body(self, number):
-        self.safe.checkpoint()
-        return self.safe.deadline
-
-    bench.task(body, Safeguards(repeatable=True)).delay(1)
-    bench.store.pull(seconds=60)
-
-    (only,) = bench.drain()
-
-    assert ("SUCCESS", None) == (only.state, only.result)
-
-
-def test_checkpoint_renews_a_lease_that_is_nearly_over(bench):
-    """A body in one long step would lose its claim although its process lives."""
-
-    def body(self, number):
-        before = bench.record(self, number).lease_until_us
-        bench.clock.sleep(LEASE_SECONDS * 0.9)
-        self.safe.checkpoint()
-        return bench.record(self, number).lease_until_us - before
-
-    bench.keyed(body).delay(1)
-
-    (only,) = bench.drain()
-
-    assert round(LEASE_SECONDS * 0.9 * 1_000_000) == only.result

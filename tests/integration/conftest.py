@@ -1,0 +1,32 @@
+"""
+What most of these tests begin with. Who needs a bench with other settings makes a fixture of the same name.
+"""
+
+import contextlib
+
+import pytest
+from celery import _state
+
+from tests.support.bench import Bench
+from tests.support.bench_outside import Outside
+
+
+@pytest.fixture(autouse=True)
+def results_may_be_awaited():
+    """Give back the process-wide flag that a worker sets where it is made: later tests could await no result."""
+    before = _state.task_join_will_block()
+    yield
+    _state._set_task_join_will_block(before)
+
+
+@pytest.fixture
+def bench(namespace):
+    """A bench of its own queue."""
+    with contextlib.closing(Bench(namespace)) as bench:
+        yield bench
+
+
+@pytest.fixture
+def outside():
+    """The outside systems of one test."""
+    return Outside()
