@@ -12,7 +12,10 @@ from celery_safeguards.policy import (
     Safeguards,
     Verify,
 )
-from celery_safeguards.retry.policy import RetryPolicy
+from celery_safeguards.retry.backoff import Jitter
+from celery_safeguards.retry.policy import RetryOverride, RetryPolicy
+from celery_safeguards.retry.rules import RetryRule
+from celery_safeguards.retry.schedule import preview_schedule
 from celery_safeguards.task import SafeTask
 
 __version__ = "0.1.0"
@@ -26,6 +29,9 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Safeguards",
     "Idempotent",
     "RetryPolicy",
+    "RetryRule",
+    "RetryOverride",
+    "Jitter",
     "Verify",
     "OnUnknown",
     "OnDead",
@@ -34,6 +40,8 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Happened",
     "DidNotHappen",
     "CannotTell",
+    # what a task's retries will be
+    "preview_schedule",
     # the closed lists
     "Outcome",
     "FailureKind",

@@ -291,7 +291,7 @@ class Policy:
             on_unknown=OnUnknown.VERIFY if verify else OnUnknown(str(self.idempotent.on_unknown)),
             on_dead=OnDead(self.idempotent.on_dead),
             quiet_seconds=verify.after_seconds if verify else self.idempotent.quiet_seconds,
-            attempts=self.retry.attempts if self.retry else None,
+            attempts=self.retry.most_attempts if self.retry else None,
             max_lost_starts=self.max_lost_starts,
         )
 

@@ -22,11 +22,12 @@ from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.replaying import replay, resume_letter
+from celery_safeguards.cli.retry import retry
 from celery_safeguards.cli.store import store
 
 
 def _safeguards(_context: click.Context, **_preloaded: Any) -> None:
-    """Inspect and repair guarded work: dead letters, idempotency keys, the store."""
+    """Inspect and repair guarded work: dead letters, idempotency keys, retries, the store."""
 
 
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
@@ -34,5 +35,5 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 dead.add_command(replay)
 dead.add_command(resume_letter)
-for _group in (dead, keys, store):
+for _group in (dead, keys, retry, store):
     safeguards.add_command(_group)

@@ -17,9 +17,10 @@ from celery_safeguards.clock import Clock
 from celery_safeguards.deadletter.text import ErrorText, describe_error
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import Policy
-from celery_safeguards.retry.classify import Failure, classify
+from celery_safeguards.retry.classify import Failure
 from celery_safeguards.retry.decide import Again, Bury, decide
 from celery_safeguards.retry.policy import RetryPolicy
+from celery_safeguards.retry.rules import classify_by
 from celery_safeguards.wiring import Wiring
 
 MAX_MESSAGE_CHARS = 4_000
@@ -84,15 +85,15 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
         return NextStep(Bury(failure.kind, "the body rejected its message"), failure, error)
     asked = error if isinstance(error, RetryAsked) else None
     cause = error if asked is None else (asked.exc if isinstance(asked.exc, BaseException) else asked)
-    failure = _asked_without_error() if cause is asked else classify(cause)
     retry, delay = policy.retry, None
+    failure = _asked_without_error() if cause is asked else classify_by(retry.rules if retry else (), cause)
     if asked is not None:
         # Who asks for a retry has judged the error; the caps stay.
         retry, delay = retry or RetryPolicy(), asked.delay_seconds(wiring.clock)
         failure = replace(failure, retryable=True, recognised=True)
         if asked.max_retries is not None:
             # One start can only lower the cap: admission holds every start of a key to the policy's.
-            wanted = max(1, asked.max_retries + 1)
+            wanted, retry = max(1, asked.max_retries + 1), retry.for_kind(failure.kind)
             retry = replace(retry, attempts=min(wanted, retry.attempts) if policy.retry else wanted)
     decision = decide(
         retry,

@@ -79,20 +79,20 @@ def classify(error: BaseException, *, now_seconds: Callable[[], float] = time.ti
             (celery/celery PR#6138): a mistake of the caller.
 
     """
-    if _CONTROL_FLOW in _names(error):
+    if is_control_flow(type(error)):
         raise ValueError(f"{type(error).__name__} is Celery's control flow, not a failure: let it pass unclassified")
     return _answer(error, now_seconds, 0) or Failure(
         FailureKind.BUG,
         effect_possible=True,
         retryable=True,
-        retry_after_seconds=_retry_after_seconds(error, now_seconds),
+        retry_after_seconds=retry_after_seconds(error, now_seconds),
         recognised=False,
     )
 
 
 def _answer(error: BaseException, now_seconds: Callable[[], float], depth: int) -> Failure | None:
     """Return what is recognised of an error or of those it stands for; the depth ends cycles."""
-    wait_seconds = _retry_after_seconds(error, now_seconds)
+    wait_seconds = retry_after_seconds(error, now_seconds)
     name = next((name for name in _names(error) if name in RULES), None)
     exact = _exact_rule(error, name, told_to_wait=wait_seconds is not None)
     if exact is not None:
@@ -125,8 +125,17 @@ def _failure(rule: Rule, wait_seconds: float | None) -> Failure:
     return Failure(rule.kind, rule.effect_possible, rule.retryable, wait_seconds if rule.retryable else None)
 
 
+def is_control_flow(error_class: type[BaseException]) -> bool:
+    """Whether a class is one of those by which Celery steers a task (`Retry`, `Ignore`, `Reject`)."""
+    return _CONTROL_FLOW in _names_of(error_class)
+
+
 def _names(error: BaseException) -> list[str]:
-    return [f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}" for cls in type(error).__mro__]
+    return _names_of(type(error))
+
+
+def _names_of(error_class: type[BaseException]) -> list[str]:
+    return [f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}" for cls in error_class.__mro__]
 
 
 def _refused_by_database(error: BaseException) -> bool:
@@ -172,7 +181,7 @@ def _http_status(error: Any) -> int | None:
     return None
 
 
-def _retry_after_seconds(error: Any, now_seconds: Callable[[], float]) -> float | None:
+def retry_after_seconds(error: Any, now_seconds: Callable[[], float]) -> float | None:
     """Return the wait that a server or the exception's author asks for, 0 or more, or None."""
     for found in (
         _header(_ask(lambda: error.response.headers)),

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from random import Random
 
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.retry.backoff import after_server_seconds, backoff_ceiling_seconds, full_jitter_seconds
+from celery_safeguards.retry.backoff import after_server_seconds, draw_delay_seconds
 from celery_safeguards.retry.classify import Failure
 from celery_safeguards.retry.policy import RetryPolicy
-
-LONGEST_SERVER_WAIT_SECONDS = 604_800.0
-"""A server that asks for more than a record's default retention is not waited for: a person decides."""
+from celery_safeguards.retry.rules import LONGEST_WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ def decide(
     Decide what follows a failed attempt.
 
     Args:
-        policy: None means never retried.
-        failure: what `classify` says of the error.
+        policy: None means never retried. Its part for the failure's kind holds.
+        failure: what `classify_by` says of the error.
         attempt: number of the attempt that has just failed, from 1.
         elapsed_seconds: since the first attempt began.
         random: source of the jitter.
@@ -74,6 +72,7 @@ def decide(
         )
     if policy is None:
         return Bury(failure.kind, "no retry policy")
+    policy = policy.for_kind(failure.kind)
     objection = None if asked_delay_seconds is not None else _objection(policy, failure)
     if objection is not None:
         return Bury(failure.kind, objection)
@@ -94,13 +93,13 @@ def _objection(policy: RetryPolicy, failure: Failure) -> str | None:
         return "unrecognised errors are not retried"
     if not failure.retryable:
         return f"{failure.kind.replace('_', ' ')} errors are not retried"
-    if failure.retry_after_seconds is not None and failure.retry_after_seconds > LONGEST_SERVER_WAIT_SECONDS:
-        return f"the server asks to wait for {failure.retry_after_seconds:.3g} seconds"
+    if failure.retry_after_seconds is not None and failure.retry_after_seconds > LONGEST_WAIT_SECONDS:
+        return f"asked to wait for {failure.retry_after_seconds:.3g} seconds"
     return None
 
 
 def _delay_seconds(policy: RetryPolicy, failure: Failure, attempt: int, random: Random) -> float:
-    own = full_jitter_seconds(backoff_ceiling_seconds(policy, attempt), random)
+    own = draw_delay_seconds(policy, attempt, random)
     if failure.retry_after_seconds is None:
         return own
     # The later of the two: "Retry-After: 0" from an overloaded server must not switch the growing backoff off.

@@ -13,6 +13,7 @@ from celery_safeguards._compat import close_to_the_end
 from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.policy import Declared
+from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 
@@ -21,29 +22,42 @@ _PROCESS_POOLS = ("prefork",)
 
 
 class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Say at start which tasks may run twice; with `safeguards_strict`, refuse to start."""
+    """Say at start which tasks may run twice or have an odd schedule; with `safeguards_strict`, refuse to start."""
 
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        undeclared = undeclared_tasks(parent.app)
-        for name in undeclared:
-            logger.warning("SG101 may run twice: %s declares neither idempotent, repeatable nor at_most_once", name)
-        if undeclared and Wiring.of(parent.app).settings.strict:
-            raise ConfigurationError(
-                f"SG101 may run twice: {', '.join(undeclared)}. Late acknowledgement redelivers; declare "
-                "Safeguards(idempotent=...), repeatable=True or at_most_once=True, or unset safeguards_strict"
-            )
+        findings = [*undeclared_tasks(parent.app), *odd_schedules(parent.app)]
+        for finding in findings:
+            logger.warning("%s", finding)
+        if findings and Wiring.of(parent.app).settings.strict:
+            found = "; ".join(str(finding) for finding in findings)
+            raise ConfigurationError(f"{found}. safeguards_strict is set: mend it, or unset that")
 
 
-def undeclared_tasks(app: Any) -> list[str]:
-    """Return the names of guarded tasks that do not say what running them twice means."""
-    return sorted(
-        name
-        for name, task in app.tasks.items()
-        if hasattr(task, "policy") and not task.is_celerys_own and task.policy.declared is Declared.NOTHING
-    )
+def undeclared_tasks(app: Any) -> list[Finding]:
+    """Return the guarded tasks that do not say what running them twice means."""
+    return [
+        Finding("SG101", f"may run twice: {name} declares neither idempotent, repeatable nor at_most_once")
+        for name, task in _guarded(app)
+        if task.policy.declared is Declared.NOTHING
+    ]
+
+
+def odd_schedules(app: Any) -> list[Finding]:
+    """Return what is odd in the retry schedules of guarded tasks."""
+    timeout = visibility_timeout_seconds(app)
+    return [
+        finding
+        for name, task in _guarded(app)
+        for finding in schedule_findings(name, task.policy.retry, budget_of(task, timeout))
+    ]
+
+
+def _guarded(app: Any) -> list[tuple[str, Any]]:
+    tasks = sorted(app.tasks.items())
+    return [(name, task) for name, task in tasks if hasattr(task, "policy") and not task.is_celerys_own]
 
 
 class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]

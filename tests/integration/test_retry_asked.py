@@ -12,7 +12,7 @@ from celery.exceptions import MaxRetriesExceededError, Retry
 from celery_safeguards import Idempotent, Outcome, RetryPolicy, Safeguards
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
-from tests.integration.test_pipeline_memory import Bench
+from tests.support.bench import Bench
 
 ONE_SECOND = RetryPolicy(attempts=3, base_seconds=1, factor=1, cap_seconds=1)
 

@@ -13,17 +13,22 @@ from celery_safeguards import (
     FailureKind,
     Happened,
     Idempotent,
+    Jitter,
     OnDead,
     OnStoreDown,
     OnUnknown,
     Outcome,
+    RetryOverride,
     RetryPolicy,
+    RetryRule,
     Safe,
     Safeguards,
     SafeTask,
     Verify,
     current_safe,
+    preview_schedule,
 )
+from celery_safeguards.retry.schedule import Preview, Schedule
 
 app = Celery("shop", task_cls=SafeTask)
 
@@ -47,6 +52,22 @@ def order_is_paid(result: dict[str, Any], order_id: int) -> bool:
 
 VERIFY = Verify(find_payment, after_seconds=30, asks=5)
 PAYMENTS = Safeguards(retry=RetryPolicy(attempts=6, base_seconds=5, factor=3, cap_seconds=300, total_seconds=3600))
+
+
+def meaning_of_gateway_error(error: BaseException) -> RetryRule | None:
+    """Answer for some errors, and leave the others to the next rule."""
+    return RetryRule(kind="rate_limited", after_seconds=30) if error.args == ("busy",) else None
+
+
+OVERRIDES = {FailureKind.INFRASTRUCTURE: RetryOverride(jitter="equal", floor_seconds=1)}
+EVERY_RETRY: list[RetryPolicy] = [
+    RetryPolicy(jitter=Jitter.DECORRELATED, floor_seconds=2),
+    RetryPolicy(jitter="ratio", jitter_ratio=0.2),
+    RetryPolicy(rules=[RetryRule(KeyError, retryable=False), meaning_of_gateway_error]),
+    RetryPolicy(rules=(RetryRule(("sdk.Busy", OSError), kind=FailureKind.RATE_LIMITED, effect_possible=False),)),
+    RetryPolicy(by_kind={"rate_limited": RetryOverride(attempts=10, base_seconds=30, factor=2, cap_seconds=900)}),
+    RetryPolicy(by_kind=OVERRIDES),
+]
 CHARGE = PAYMENTS | Safeguards(
     idempotent=Idempotent(
         "payment:{order_id}",
@@ -108,3 +129,11 @@ class Report(SafeTask):
 def is_over(outcome: Outcome, kind: FailureKind) -> bool:
     """Use the closed lists."""
     return outcome is Outcome.DEAD_LETTERED and not kind.effect_possible
+
+
+def first_retry_seconds(task: SafeTask) -> float:
+    """Look ahead."""
+    preview = preview_schedule(task)
+    assert_type(preview, Preview)
+    assert_type(preview.schedules, tuple[Schedule, ...])
+    return preview.schedules[0].starts[0].earliest_seconds

@@ -8,7 +8,7 @@ from celery_safeguards.outcome import FailureKind
 from celery_safeguards.retry.backoff import server_spread_seconds
 from celery_safeguards.retry.classify import Failure
 from celery_safeguards.retry.decide import Again, Bury, decide
-from celery_safeguards.retry.policy import RetryPolicy
+from celery_safeguards.retry.policy import RetryOverride, RetryPolicy
 
 REFUSED = Failure(FailureKind.TRANSIENT, effect_possible=False, retryable=True)
 BAD_DATA = Failure(FailureKind.DATA, effect_possible=False, retryable=False)
@@ -35,7 +35,7 @@ def test_a_transient_failure_is_retried_within_the_first_ceiling():
     decision = decided(RetryPolicy(), REFUSED)
 
     assert isinstance(decision, Again)
-    assert 0.0 <= decision.delay_seconds <= 5.0
+    assert 0.5 <= decision.delay_seconds <= 5.0
 
 
 def test_the_last_attempt_is_buried_with_its_number():
@@ -105,7 +105,7 @@ def test_a_server_that_asks_for_years_leads_to_a_letter():
     """The message would wait beyond its record, or break the date arithmetic of whoever publishes it."""
     decision = decided(RetryPolicy(), told_to_wait(1e300))
 
-    assert decision == Bury(FailureKind.RATE_LIMITED, "the server asks to wait for 1e+300 seconds")
+    assert decision == Bury(FailureKind.RATE_LIMITED, "asked to wait for 1e+300 seconds")
 
 
 def test_a_server_that_says_at_once_does_not_switch_the_backoff_off():
@@ -186,7 +186,7 @@ def test_no_failure_gets_more_attempts_or_time_than_the_policy_has(
     *, failure, attempts, attempt, elapsed_seconds, total_seconds, asked_delay_seconds, seed
 ):
     """Some combination of error and hint would retry for ever."""
-    policy = RetryPolicy(attempts=attempts, total_seconds=total_seconds)
+    policy = RetryPolicy(attempts=attempts, base_seconds=0.001, total_seconds=total_seconds)
 
     decision = decided(
         policy,
@@ -210,3 +210,43 @@ def test_a_delay_is_never_before_the_server_and_never_beyond_cap_or_spread(attem
 
     longest = 300.0 if wait is None else max(300.0, wait + server_spread_seconds(wait))
     assert (wait or 0.0) <= decision.delay_seconds <= longest
+
+
+# --- by kind
+
+
+BY_KIND = RetryPolicy(
+    attempts=3,
+    by_kind={
+        "rate_limited": RetryOverride(attempts=6, base_seconds=100, factor=1, floor_seconds=50),
+        "infrastructure": RetryOverride(attempts=1),
+    },
+)
+LIMITED = Failure(FailureKind.RATE_LIMITED, effect_possible=False, retryable=True)
+OUT_OF_ORDER = Failure(FailureKind.INFRASTRUCTURE, effect_possible=False, retryable=True)
+
+
+def test_a_kind_has_its_own_delays():
+    """A rate limit would be met again after the seconds that suit a lost connection."""
+    limited = [decided(BY_KIND, LIMITED, seed=seed).delay_seconds for seed in range(50)]
+    refused = [decided(BY_KIND, REFUSED, seed=seed).delay_seconds for seed in range(50)]
+
+    assert 50 <= min(limited)
+    assert max(limited) <= 100
+    assert max(refused) <= 5
+
+
+def test_the_kind_of_the_last_failure_decides_over_the_one_number_of_attempts():
+    """Failures that take turns in their kind would each have attempts of their own, and never end."""
+    decisions = [decided(BY_KIND, failure, attempt=4) for failure in (LIMITED, REFUSED, OUT_OF_ORDER)]
+
+    assert isinstance(decisions[0], Again)
+    assert decisions[1:] == [
+        Bury(FailureKind.TRANSIENT, "attempt 4 of 3"),
+        Bury(FailureKind.INFRASTRUCTURE, "attempt 4 of 1"),
+    ]
+
+
+def test_a_kind_with_one_attempt_is_buried_at_its_first_failure():
+    """There would be no way to say that one kind is never retried."""
+    assert decided(BY_KIND, OUT_OF_ORDER) == Bury(FailureKind.INFRASTRUCTURE, "attempt 1 of 1")
