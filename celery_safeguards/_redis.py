@@ -5,6 +5,9 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 |---|---|---|---|
 | `{sg:<ns>:0}:meta:v1` | hash | epoch, when it was born, pulse, takeover pause | never |
 | `{sg:<ns>:0}:record:v1:<scope>#<key>` | string | one idempotency record | retention |
+| `{sg:<ns>:0}:lock:v1:<name>` | string | one lock: holder, fence, who is next | a day after its last use |
+| `{sg:<ns>:0}:waiting:v1:<name>` | hash | who waits for a lock, since when | with the last who waits |
+| `{sg:<ns>:0}:wake:v1:<owner>` | list | the word that wakes one who waits | seconds |
 | `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
 | `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
 | `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
@@ -17,7 +20,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Sequence
-from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -71,9 +73,35 @@ class Keys:
         """Return the key that counts an unkeyed message's lost starts."""
         return f"{self.tag}:starts:v1:{bounded_name(task_id, _MAX_READABLE_BYTES)}"
 
+    def lock(self, name: str) -> str:
+        """Return a lock's key."""
+        return f"{self.tag}:lock:v1:{bounded_name(name, _MAX_READABLE_BYTES)}"
+
+    def waiting(self, name: str) -> str:
+        """Return the key of those who wait for a lock."""
+        return f"{self.tag}:waiting:v1:{bounded_name(name, _MAX_READABLE_BYTES)}"
+
+    def wake(self, owner: str) -> str:
+        """Return the key of the list that wakes one who waits."""
+        return f"{self.tag}:wake:v1:{owner}"
+
     def letter(self, letter_id: str) -> str:
         """Return a letter's key."""
         return f"{self.tag}:letter:v1:{letter_id}"
+
+
+class Script:
+    """A script and the digest that a server knows it by."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    @classmethod
+    def of(cls, *paths: str) -> "Script":
+        """Return the script of `.lua` files of this package, joined: first the functions that the last one calls."""
+        folder = resources.files(__package__ or "")
+        return cls("\n".join(folder.joinpath(path).read_text(encoding="utf-8") for path in paths))
 
 
 class Client:
@@ -93,43 +121,26 @@ class Client:
         self._timeout_seconds = timeout_seconds
         self._local = threading.local()
 
-    def run(
-        self,
-        package: str,
-        script: str,
-        keys: Sequence[str],
-        args: Sequence[str | int],
-        *,
-        prelude: str | None = None,
-    ) -> Any:
+    def run(self, script: "Script", keys: Sequence[str], args: Sequence[str | int]) -> Any:
         """
-        Run a script of a package, one round trip once the server knows it.
-
-        Args:
-            package: where the `.lua` file lies.
-            script: its name.
-            keys: KEYS.
-            args: ARGV.
-            prelude: a `.lua` file of the same package with functions that the script calls.
+        Run a script, one round trip once the server knows it.
 
         Raises:
             StoreUnavailable: the server is away, or did not answer in time: the script may or may not have run.
 
         """
-        source, sha = _script(package, prelude, script)
         operands = (len(keys), *keys, *args)
-        try:
+        with _naming(self):
             try:
-                return self._ask(_packed(("EVALSHA", sha, *operands)))
+                return self._ask(_packed(("EVALSHA", script.sha, *operands)))
             except NoScriptError:
                 # A server that is new, restarted or failed over: this also makes it known.
-                return self._ask(_packed(("EVAL", source, *operands)))
-        except _AWAY as error:
-            raise StoreUnavailable(f"{self.describe()}: {error}") from error
-        except RedisError as error:
-            if type(error).__name__ == "OutOfMemoryError" or str(error).startswith(_AWAY_REPLIES):
-                raise StoreUnavailable(f"{self.describe()}: {error}") from error
-            raise
+                return self._ask(_packed(("EVAL", script.source, *operands)))
+
+    def command(self, *words: str | int) -> Any:
+        """Run one command of Redis; see `run`. A command that blocks must end within the timeout of a round trip."""
+        with _naming(self):
+            return self._ask(_packed(words))
 
     def _ask(self, packed: bytes) -> Any:
         connection = self._connected()
@@ -167,6 +178,28 @@ class Client:
         return f"redis at {address}"
 
 
+class _naming:  # noqa: N801 - read as a word: `with _naming(client):`
+    """Raise whatever says that the server is away, read-only or full as `StoreUnavailable` that names the server."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and _is_away(error):
+            raise StoreUnavailable(f"{self._client.describe()}: {error}") from error
+
+
+def _is_away(error: BaseException) -> bool:
+    if isinstance(error, _AWAY) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RedisError) and str(error).startswith(_AWAY_REPLIES)
+
+
 def _exchange(connection: Any, packed: bytes) -> Any:
     try:
         connection.send_packed_command([packed], check_health=False)
@@ -186,11 +219,3 @@ def _packed(command: Sequence[str | int]) -> bytes:
         data = str(each).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
-
-
-@cache
-def _script(package: str, prelude: str | None, script: str) -> tuple[str, str]:
-    """Return a script's source and the digest that a server knows it by."""
-    folder = resources.files(package)
-    source = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in (prelude, script) if name)
-    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()

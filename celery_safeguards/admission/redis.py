@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celery_safeguards._redis import Client, Keys
+from celery_safeguards._redis import Client, Keys, Script
 from celery_safeguards.admission.store import (
     Answer,
     Change,
@@ -21,7 +21,10 @@ from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.decide import StoreView
 from celery_safeguards.ledger.record import FORMAT, Record, State, body_of
 
-_PACKAGE = __package__ or ""
+_VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _RENEW, _CONTINUE, _RESTORE, _MARK_LOST = (
+    Script.of("store.lua", "admission/record.lua", f"admission/{name}.lua")
+    for name in ("view", "read", "admit", "take", "settle", "renew", "continue", "restore", "mark_lost")
+)
 _BLANK = Record(state=State.IN_PROGRESS)
 
 
@@ -45,22 +48,22 @@ class RedisAdmissionStore:
 
     def view(self) -> StoreView:
         """Return the store's time, epoch and pauses."""
-        return _view(self._run("view.lua", [self._keys.meta], [""]))
+        return _view(self._run(_VIEW, [self._keys.meta], [""]))
 
     def declare_new(self) -> None:
         """Lift the pause that follows a new epoch."""
-        self._run("view.lua", [self._keys.meta], ["1"])
+        self._run(_VIEW, [self._keys.meta], ["1"])
 
     def read(self, key: RecordKey) -> Record | None:
         """Return a record as it stands, or None."""
-        return _record(self._script("read.lua", [self._record_key(key)], []))
+        return _record(self._script(_READ, [self._record_key(key)], []))
 
     def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
         """Claim a key that has no record, else return its record."""
         new = [FORMAT, body_of(change.fields), _retention_ms(change)]
         args = [owner, "1" if unproven else "", epoch or "", *new]
         # An owner is as good a name for a new epoch as any, and is there already.
-        status, view, found = self._record_script("admit.lua", key, args, epoch_name=owner)
+        status, view, found = self._record_script(_ADMIT, key, args, epoch_name=owner)
         if status != "claimed":
             return Answer(view, _record(found), claimed=False)
         # The script answers with the fence alone: all else of a new record is known here.
@@ -72,7 +75,7 @@ class RedisAdmissionStore:
     def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
         args = [owner, rev, *_write(change, body_of(change.fields))]
-        status, view, found = self._record_script("take.lua", key, args)
+        status, view, found = self._record_script(_TAKE, key, args)
         return Answer(view, _record(found), claimed=status == "taken")
 
     def settle(
@@ -91,7 +94,7 @@ class RedisAdmissionStore:
         write = _write(change, after.body(), held)
         needs_now = "1" if change.after_seconds else ""
         head = [held.owner, held.fence, held.rev, expected, "1" if recreate else "", needs_now]
-        status, now, found = self._script("settle.lua", keys, [*head, *write]).split("\n", 2)
+        status, now, found = self._script(_SETTLE, keys, [*head, *write]).split("\n", 2)
         if status in {"settled", "already"}:
             return changed(after, change, int(now)) if change.after_seconds else after
         raise NotOurs(not_ours(key, held, expected, _record(found)))
@@ -99,24 +102,24 @@ class RedisAdmissionStore:
     def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
         """Renew the leases of all these claims."""
         keys = [self._keys.meta, *(self._record_key(key) for key in claims.values())]
-        head, *rows = self._run("renew.lua", keys, list(claims))
+        head, *rows = self._run(_RENEW, keys, list(claims))
         return _view(head), {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
 
     def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
         """Ask to send what follows a done record, for this task id."""
-        status, _, _ = self._record_script("continue.lua", key, [task_id, "begin", to_us(seconds)])
+        status, _, _ = self._record_script(_CONTINUE, key, [task_id, "begin", to_us(seconds)])
         return Continuing(status)
 
     def end_continuing(self, key: RecordKey, task_id: str) -> None:
         """Note that what follows was sent for this task id."""
-        self._record_script("continue.lua", key, [task_id, "end"])
+        self._record_script(_CONTINUE, key, [task_id, "end"])
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it."""
         renewed = {"lease_until_us": self._lease_seconds}
         change = Change(fields={"state": record.state}, after_seconds=renewed, retention_seconds=None)
         args = [record.owner, record.fence, record.rev, epoch, *_write(change, record.body(), record)]
-        status, _, _ = self._record_script("restore.lua", key, args)
+        status, _, _ = self._record_script(_RESTORE, key, args)
         return status == "restored"
 
     def mark_lost(
@@ -124,20 +127,20 @@ class RedisAdmissionStore:
     ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
         args = [owner, json.dumps(dict(failure)), "1" if keep_right_to_send else ""]
-        return bool(self._script("mark_lost.lua", [self._record_key(key)], args))
+        return bool(self._script(_MARK_LOST, [self._record_key(key)], args))
 
     def _record_key(self, key: RecordKey) -> str:
         return self._keys.record(key.scope, key.key)
 
-    def _script(self, script: str, keys: list[str], args: list[Any]) -> Any:
-        return self._client.run(_PACKAGE, script, keys, args, prelude="prelude.lua")
+    def _script(self, script: Script, keys: list[str], args: list[Any]) -> Any:
+        return self._client.run(script, keys, args)
 
-    def _run(self, script: str, keys: list[str], args: list[Any], epoch_name: str | None = None) -> Any:
+    def _run(self, script: Script, keys: list[str], args: list[Any], epoch_name: str | None = None) -> Any:
         # Any caller may be the one that finds the store new: each brings a name for the new epoch.
         return self._script(script, keys, [to_us(self._lease_seconds), epoch_name or uuid.uuid4().hex, *args])
 
     def _record_script(
-        self, script: str, key: RecordKey, args: list[Any], epoch_name: str | None = None
+        self, script: Script, key: RecordKey, args: list[Any], epoch_name: str | None = None
     ) -> tuple[str, StoreView, str]:
         keys = [self._keys.meta, self._record_key(key)]
         status, *view, found = self._run(script, keys, args, epoch_name).split("\n", 5)

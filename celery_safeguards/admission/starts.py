@@ -11,8 +11,9 @@ Not covered: the first start of a message whose whole worker was killed; such a 
 import threading
 from typing import Protocol
 
-from celery_safeguards._redis import Client, Keys
+from celery_safeguards._redis import Client, Keys, Script
 
+_STARTS = Script.of("admission/starts.lua")
 _KEEP_SECONDS = 604_800
 
 
@@ -58,7 +59,7 @@ class RedisStartCounter:
 
     def _run(self, step: str, task_id: str, limit: int) -> int:
         args: list[str | int] = [step, limit, _KEEP_SECONDS]
-        return int(self._client.run(__package__ or "", "starts.lua", [self._keys.starts(task_id)], args))
+        return int(self._client.run(_STARTS, [self._keys.starts(task_id)], args))
 
 
 class MemoryStartCounter:

@@ -19,12 +19,15 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from celery_safeguards._redis import Client, Keys
+from celery_safeguards._redis import Client, Keys, Script
 from celery_safeguards.deadletter import changes, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
 from celery_safeguards.outcome import FailureKind
 
-_PACKAGE = "celery_safeguards.deadletter"
+_READ = Script.of("deadletter/read_letters.lua")
+_PAGE = Script.of("deadletter/page_letters.lua")
+_BURY = Script.of("deadletter/bury_letter.lua")
+_CHANGE = Script.of("deadletter/change_letter.lua")
 _MAX_NAME_BYTES = 200
 _NAMES_A_TRIP = 200
 _LETTERS_A_TRIP = 20
@@ -55,7 +58,7 @@ class RedisLetterStore:
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
         while True:
-            if self._write("bury_letter.lua", changes.as_buried(letter)):
+            if self._write(_BURY, changes.as_buried(letter)):
                 return True
             if self._read(letter.id) is not None:
                 return self._apply(letter.id, changes.reburial(letter)) is not None
@@ -138,15 +141,15 @@ class RedisLetterStore:
                 return None
             stored, version = found
             changed = change(stored)
-            if changed is None or self._write("change_letter.lua", changed, version):
+            if changed is None or self._write(_CHANGE, changed, version):
                 return changed
 
-    def _write(self, script: str, letter: Letter, *read_version: str) -> bool:
+    def _write(self, script: Script, letter: Letter, *read_version: str) -> bool:
         name = _stored_name(letter.id)
         keys = [self._keys.letter(name), self._keys.letters]
         fields = [uuid.uuid4().hex, letter.to_json(), letter.state, letter.task, letter.kind]
         score = repr(letter.last_failed_seconds)
-        return bool(self._client.run(_PACKAGE, script, keys, [*fields, score, name, *read_version]))
+        return bool(self._client.run(script, keys, [*fields, score, name, *read_version]))
 
     def _read(self, letter_id: str) -> tuple[Letter, str] | None:
         ((text, version),) = self._read_fields([_stored_name(letter_id)], ["letter", "version"])
@@ -173,13 +176,13 @@ class RedisLetterStore:
 
     def _read_fields(self, names: Sequence[str], fields: Sequence[str]) -> Fields:
         keys = [self._keys.letter(name) for name in names]
-        found: Fields = self._client.run(_PACKAGE, "read_letters.lua", keys, fields)
+        found: Fields = self._client.run(_READ, keys, fields)
         return found
 
     def _places_after(self, place: Place | None) -> tuple[Places, bool]:
         """Return the next places of the list, and whether they are its last."""
         score = "" if place is None else repr(place[0])
-        ties, below = self._client.run(_PACKAGE, "page_letters.lua", [self._keys.letters], [_NAMES_A_TRIP, score])
+        ties, below = self._client.run(_PAGE, [self._keys.letters], [_NAMES_A_TRIP, score])
         # The set orders equal scores by their names' bytes; Lua would compare them by the server's locale.
         later = [tie for tie in _places(ties) if place is not None and _as_bytes(tie[1]) < _as_bytes(place[1])]
         return [*later, *_places(below)], len(below) < 2 * _NAMES_A_TRIP

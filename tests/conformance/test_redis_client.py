@@ -6,7 +6,7 @@ import pytest
 import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_safeguards._redis import Client
+from celery_safeguards._redis import Client, Script
 from celery_safeguards.admission.store import RecordKey
 from tests.conformance import stores
 
@@ -51,7 +51,7 @@ def test_text_and_numbers_arrive_as_they_were_sent(redis_url):
     client = Client(redis_url, 5)
     texts = ["", "plain", "käse 7 €", "line\r\nbreak", "nul\x00byte", "💳"]
 
-    answer = client.run("tests.conformance", "echo.lua", [], [*texts, 7, -1])
+    answer = client.run(Script("return ARGV"), [], [*texts, 7, -1])
 
     assert [*texts, "7", "-1"] == answer
     client.close()

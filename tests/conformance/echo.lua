@@ -1,3 +1,0 @@
--- Return the arguments as they came.
-
-return ARGV
