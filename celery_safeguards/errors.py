@@ -8,6 +8,8 @@ Everything this package raises.
     ├── DeferralRefused             eager execution cannot be put off any longer
     ├── NotOurs                     a write under an owner and fence that no longer hold
     ├── LeaseLost                   the body's claim is gone: stop before the next outside call
+    │   └── LockLost                its lock is: another owner may have it
+    ├── LockBusy                    somebody else holds the lock
     ├── DeadlineExceeded            the body's time budget is over
     └── LetteredError               what Celery sees as FAILURE; each names its dead letter
         ├── DeadLettered            this work failed for good
@@ -58,6 +60,14 @@ class NotOurs(SafeguardsError):
 
 class LeaseLost(SafeguardsError):
     """Raised at a checkpoint when the claim's lease is over or was taken: no outside call may begin."""
+
+
+class LockLost(LeaseLost):
+    """Raised to the owner of a lock that another owner may have by now: begin nothing that the lock protects."""
+
+
+class LockBusy(SafeguardsError):
+    """Raised when a lock is held by somebody else, and was not free in time."""
 
 
 class DeadlineExceeded(SafeguardsError):

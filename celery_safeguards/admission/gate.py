@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, Continuing, RecordKey
 from celery_safeguards.clock import Clock
@@ -20,7 +21,6 @@ from celery_safeguards.ledger.decide import (
     Go,
     OnUnknown,
     Resume,
-    StoreView,
     decide,
     doubt_of,
 )

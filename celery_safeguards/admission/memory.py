@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.store import (
     Answer,
     Change,
@@ -23,7 +24,6 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.decide import StoreView
 from celery_safeguards.ledger.record import Record, State
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys, Script
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.store import (
     Answer,
     Change,
@@ -18,7 +19,6 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.decide import StoreView
 from celery_safeguards.ledger.record import FORMAT, Record, State, body_of
 
 _VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _RENEW, _CONTINUE, _RESTORE, _MARK_LOST = (

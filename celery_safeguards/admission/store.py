@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_us
-from celery_safeguards.ledger.decide import StoreView
 from celery_safeguards.ledger.record import Record, State
 
 

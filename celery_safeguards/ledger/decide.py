@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_us
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.outcome import FailureKind
@@ -76,18 +77,6 @@ class Arrival:
     epoch: str | None = None
     letter_id: str | None = None
     verdict: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreView:
-    """The store's own state at the moment of the answer; times in microseconds."""
-
-    now_us: int
-    epoch: str
-    admit_from_us: int = 0
-    """Nobody is admitted before: one lease after the epoch began, so that owners of a lost record write it back."""
-    takeover_from_us: int = 0
-    """No lapsed claim is taken over before: the store was away, not the owners."""
 
 
 @dataclass(frozen=True, slots=True)

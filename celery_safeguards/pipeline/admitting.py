@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.gate import Hold, Question
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
@@ -35,7 +36,6 @@ from celery_safeguards.ledger.decide import (
     Refusal,
     Resume,
     Return,
-    StoreView,
     start,
 )
 from celery_safeguards.ledger.record import Record, ResultForm, State

@@ -1,0 +1,23 @@
+-- Release a lock, if it is still this owner's at this fence; or stop waiting for it.
+--
+-- KEYS  lock, waiting
+-- ARGV  owner, fence ('0' whatever it is, '' if it only waits), prefix of the keys that wake
+-- Returns  '1' if it was this owner's, or nobody has had it since; else the lock as it stands
+--
+-- Safe to run twice: the second time finds the lock free at its own fence.
+
+local now, owner = now_us(), ARGV[1]
+local l = lock_of(KEYS[1])
+if ARGV[2] == '' then
+  redis.call('HDEL', KEYS[2], owner)
+  redis.call('DEL', ARGV[3] .. owner)
+  if l.owner == '-' and l.next == owner then
+    free_lock(KEYS[1], l, KEYS[2], ARGV[3], now)
+  end
+  return '1'
+end
+if l.owner == owner and (ARGV[2] == '0' or l.fence == ARGV[2]) then
+  free_lock(KEYS[1], l, KEYS[2], ARGV[3], now)
+  return '1'
+end
+return tonumber(l.fence) > tonumber(ARGV[2]) and ARGV[2] ~= '0' and l.text or '1'
