@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_safeguards._redis import Client, Keys, Script
@@ -20,10 +21,17 @@ from celery_safeguards.admission.store import (
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.record import FORMAT, Record, State, body_of
+from celery_safeguards.locks.redis import holder_text, renewal_words, state_of
+from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, lost
 
-_VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _RENEW, _CONTINUE, _RESTORE, _MARK_LOST = (
+_VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _CONTINUE, _RESTORE, _MARK_LOST = (
     Script.of("store.lua", "admission/record.lua", f"admission/{name}.lua")
-    for name in ("view", "read", "admit", "take", "settle", "renew", "continue", "restore", "mark_lost")
+    for name in ("view", "read", "admit", "take", "settle", "continue", "restore", "mark_lost")
+)
+# A script that takes no lock is not made to read how locks are taken.
+_ADMIT_WITH_LOCK, _TAKE_WITH_LOCK, _SETTLE_WITH_LOCK, _MARK_LOST_WITH_LOCK, _RENEW = (
+    Script.of("store.lua", "locks/lock.lua", "admission/record.lua", f"admission/{name}.lua")
+    for name in ("admit", "take", "settle", "mark_lost", "renew")
 )
 _BLANK = Record(state=State.IN_PROGRESS)
 
@@ -56,27 +64,54 @@ class RedisAdmissionStore:
 
     def read(self, key: RecordKey) -> Record | None:
         """Return a record as it stands, or None."""
-        return _record(self._script(_READ, [self._record_key(key)], []))
+        return _record(self._client.run(_READ, [self._record_key(key)], []))
 
-    def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
+    def admit(
+        self,
+        key: RecordKey,
+        owner: str,
+        change: Change,
+        *,
+        unproven: bool,
+        epoch: str | None,
+        lock: LockAsk | None = None,
+    ) -> Answer:
         """Claim a key that has no record, else return its record."""
         new = [FORMAT, body_of(change.fields), _retention_ms(change)]
         args = [owner, "1" if unproven else "", epoch or "", *new]
         # An owner is as good a name for a new epoch as any, and is there already.
-        status, view, found = self._record_script(_ADMIT, key, args, epoch_name=owner)
+        if lock is None:
+            status, view, found = self._record_script(_ADMIT, key, args, owner)
+        else:
+            args += [to_us(lock.lease_seconds), holder_text(lock)]
+            status, view, found = self._record_script(_ADMIT_WITH_LOCK, key, args, owner, self._keys.lock(lock.name))
+        if status == "barred":
+            return Answer(view, None, claimed=False, barred=_barred(lock, view, found))
         if status != "claimed":
             return Answer(view, _record(found), claimed=False)
-        # The script answers with the fence alone: all else of a new record is known here.
+        # The script answers with the fences alone: all else of a new record is known here.
+        fence, lock_fence = found.split(" ")
         now_us = view.now_us
-        head = {"rev": 1, "owner": owner, "fence": int(found), "series_began_us": now_us}
+        head = {"rev": 1, "owner": owner, "fence": int(fence), "series_began_us": now_us}
         head["lease_until_us"] = now_us + to_us(self._lease_seconds)
-        return Answer(view, _BLANK.having(**change.fields, **head), claimed=True)
+        held = HeldLock(ask=lock, fence=int(lock_fence), epoch=view.epoch) if lock else None
+        return Answer(view, _BLANK.having(**change.fields, **head), claimed=True, lock=held)
 
-    def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
+    def take(self, key: RecordKey, rev: int, owner: str, change: Change, *, lock: LockAsk | None = None) -> Answer:
         """Claim a record as it was seen at revision `rev`."""
         args = [owner, rev, *_write(change, body_of(change.fields))]
-        status, view, found = self._record_script(_TAKE, key, args)
-        return Answer(view, _record(found), claimed=status == "taken")
+        if lock is None:
+            status, view, found = self._record_script(_TAKE, key, args)
+        else:
+            args += [to_us(lock.lease_seconds), holder_text(lock)]
+            status, view, found = self._record_script(_TAKE_WITH_LOCK, key, args, None, self._keys.lock(lock.name))
+        if status == "barred":
+            return Answer(view, None, claimed=False, barred=_barred(lock, view, found))
+        if status != "taken":
+            return Answer(view, _record(found), claimed=False)
+        lock_fence, text = found.split("\n", 1)
+        held = HeldLock(ask=lock, fence=int(lock_fence), epoch=view.epoch) if lock else None
+        return Answer(view, _record(text), claimed=True, lock=held)
 
     def settle(
         self,
@@ -86,24 +121,39 @@ class RedisAdmissionStore:
         change: Change,
         *,
         recreate: bool = False,
+        lock: HeldLock | None = None,
     ) -> Record:
         """Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`."""
-        keys = [self._record_key(key)]
+        script, keys = _SETTLE, [self._record_key(key)]
         # Whole, as its owner knows it: under a claim nobody else writes what is not in the head.
         after = held.having(**change.fields)
-        write = _write(change, after.body(), held)
         needs_now = "1" if change.after_seconds else ""
         head = [held.owner, held.fence, held.rev, expected, "1" if recreate else "", needs_now]
-        status, now, found = self._script(_SETTLE, keys, [*head, *write]).split("\n", 2)
+        args = [*head, *_write(change, after.body(), held)]
+        if lock is not None:
+            script = _SETTLE_WITH_LOCK
+            keys += [self._keys.lock(lock.name), self._keys.waiting(lock.name)]
+            args += [lock.fence, self._keys.wake("")]
+        status, now, found = self._client.run(script, keys, args).split("\n", 2)
         if status in {"settled", "already"}:
             return changed(after, change, int(now)) if change.after_seconds else after
+        if status == "lost" and lock is not None:
+            raise lost(lock, state_of(lock.name, found))
         raise NotOurs(not_ours(key, held, expected, _record(found)))
 
-    def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
-        """Renew the leases of all these claims."""
-        keys = [self._keys.meta, *(self._record_key(key) for key in claims.values())]
-        head, *rows = self._run(_RENEW, keys, list(claims))
-        return _view(head), {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
+    def renew(
+        self, claims: Mapping[str, RecordKey], locks: Sequence[HeldLock] = ()
+    ) -> tuple[StoreView, dict[str, RenewedClaim]]:
+        """Renew the leases of all these claims and locks."""
+        records = [self._record_key(key) for key in claims.values()]
+        keys = [self._keys.meta, *records, *(self._keys.lock(each.name) for each in locks)]
+        words = [word for each in locks for word in renewal_words(each)]
+        head, *rows, fences = self._run(_RENEW, keys, [len(records), *claims, *words])
+        renewed = {owner: _renewed(row) for owner, row in zip(claims, rows, strict=True)}
+        for each, fence in zip(locks, fences, strict=True):
+            claim = renewed.get(each.owner, RenewedClaim(Renewal.ABSENT))
+            renewed[each.owner] = replace(claim, lock_fence=int(fence))
+        return _view(head), renewed
 
     def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
         """Ask to send what follows a done record, for this task id."""
@@ -123,28 +173,40 @@ class RedisAdmissionStore:
         return status == "restored"
 
     def mark_lost(
-        self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
+        self,
+        key: RecordKey,
+        owner: str,
+        failure: Mapping[str, Any],
+        *,
+        keep_right_to_send: bool = False,
+        lock: LockAsk | None = None,
     ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
         args = [owner, json.dumps(dict(failure)), "1" if keep_right_to_send else ""]
-        return bool(self._script(_MARK_LOST, [self._record_key(key)], args))
+        if lock is None:
+            return bool(self._client.run(_MARK_LOST, [self._record_key(key)], args))
+        keys = [self._record_key(key), self._keys.lock(lock.name), self._keys.waiting(lock.name)]
+        return bool(self._client.run(_MARK_LOST_WITH_LOCK, keys, [*args, self._keys.wake("")]))
 
     def _record_key(self, key: RecordKey) -> str:
         return self._keys.record(key.scope, key.key)
 
-    def _script(self, script: Script, keys: list[str], args: list[Any]) -> Any:
-        return self._client.run(script, keys, args)
-
     def _run(self, script: Script, keys: list[str], args: list[Any], epoch_name: str | None = None) -> Any:
         # Any caller may be the one that finds the store new: each brings a name for the new epoch.
-        return self._script(script, keys, [to_us(self._lease_seconds), epoch_name or uuid.uuid4().hex, *args])
+        return self._client.run(script, keys, [to_us(self._lease_seconds), epoch_name or uuid.uuid4().hex, *args])
 
     def _record_script(
-        self, script: Script, key: RecordKey, args: list[Any], epoch_name: str | None = None
+        self, script: Script, key: RecordKey, args: list[Any], epoch_name: str | None = None, *more_keys: str
     ) -> tuple[str, StoreView, str]:
-        keys = [self._keys.meta, self._record_key(key)]
+        keys = [self._keys.meta, self._record_key(key), *more_keys]
         status, *view, found = self._run(script, keys, args, epoch_name).split("\n", 5)
         return status, _view(view), found
+
+
+def _barred(lock: LockAsk | None, view: StoreView, found: str) -> Grant:
+    until, text = found.split("\n", 1)
+    state = state_of(lock.name if lock else "", text)
+    return Grant(now_us=view.now_us, barred_until_us=int(until), state=state)
 
 
 def _write(change: Change, body: str, held: Record | None = None) -> list[Any]:

@@ -10,7 +10,7 @@ due retry and a replay cost `take` besides; they follow a wait of seconds by nat
 answers stands once, in Python, for every store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_us
 from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.locks.store import Grant, HeldLock, LockAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `admit` and `take` found."""
+    """What `admit` and `take` found; `barred` when the lock that goes with the claim is held by somebody else."""
 
     view: StoreView
     record: Record | None
     claimed: bool
+    lock: HeldLock | None = None
+    barred: Grant | None = None
 
 
 class Renewal(StrEnum):
@@ -69,10 +72,19 @@ class Renewal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RenewedClaim:
-    """One claim's renewal; `record` is there when it was renewed."""
+    """
+    What became of one owner's claim and lock.
+
+    Attributes:
+        renewal: of the claim; absent for an owner that has a lock alone.
+        record: there when the claim was renewed.
+        lock_fence: of the lock, if it was renewed; 0 if it is not this owner's.
+
+    """
 
     renewal: Renewal
     record: Record | None = None
+    lock_fence: int = 0
 
 
 class Continuing(StrEnum):
@@ -110,22 +122,34 @@ class AdmissionStore(Protocol):
         """Return a record as it stands, or None."""
         ...
 
-    def admit(self, key: RecordKey, owner: str, change: Change, *, unproven: bool, epoch: str | None) -> Answer:
+    def admit(
+        self,
+        key: RecordKey,
+        owner: str,
+        change: Change,
+        *,
+        unproven: bool,
+        epoch: str | None,
+        lock: LockAsk | None = None,
+    ) -> Answer:
         """
         Claim a key that has no record, else return its record.
 
         The first claim is in progress and its series begins now; of `change` the rest is written.
+
+        With a lock, claim and lock are taken together or not at all; the lock's owner must be the claim's.
         Claims only if the message proves no earlier start (`unproven`), its `epoch` is None or the store's, and the
         pause after a new epoch is over. Of any number of callers one claims; the same owner asking again is told its
         own record.
         """
         ...
 
-    def take(self, key: RecordKey, rev: int, owner: str, change: Change) -> Answer:
+    def take(self, key: RecordKey, rev: int, owner: str, change: Change, *, lock: LockAsk | None = None) -> Answer:
         """
         Claim a record as it was seen at revision `rev` (0: no record); `claimed` is False when it has moved since.
 
         Gives a new fence and lease, and clears a mark of loss. Of any number of callers at one revision one claims.
+        With a lock, both are taken or neither.
         """
         ...
 
@@ -137,6 +161,7 @@ class AdmissionStore(Protocol):
         change: Change,
         *,
         recreate: bool = False,
+        lock: HeldLock | None = None,
     ) -> Record:
         """
         Write under a claim, if the record is in state `expected` and still at the owner and fence of `held`.
@@ -150,18 +175,26 @@ class AdmissionStore(Protocol):
             change: what to write; must hold `state`.
             recreate: write `held` with the change where the store has lost the record. Only within the lease by the
                 local clock: within one lease of a wipe nobody else is admitted.
+            lock: released with the write.
 
         Returns:
             `held` with the change; what others may write meanwhile, the lease and the revision, is as it was.
 
         Raises:
             NotOurs: another owner or fence, another state, or no record.
+            LockLost: another owner has had the lock since; nothing was written.
 
         """
         ...
 
-    def renew(self, claims: Mapping[str, RecordKey]) -> tuple[StoreView, dict[str, RenewedClaim]]:
-        """Renew the leases of all these claims, by owner; with none, only show that a worker is alive."""
+    def renew(
+        self, claims: Mapping[str, RecordKey], locks: Sequence[HeldLock] = ()
+    ) -> tuple[StoreView, dict[str, RenewedClaim]]:
+        """
+        Renew the leases of all these claims and locks; with none, only show that a worker is alive.
+
+        The answer is by owner. A lock whose fence is not known is renewed by its owner alone.
+        """
         ...
 
     def begin_continuing(self, key: RecordKey, task_id: str, seconds: float) -> Continuing:
@@ -182,12 +215,19 @@ class AdmissionStore(Protocol):
         ...
 
     def mark_lost(
-        self, key: RecordKey, owner: str, failure: Mapping[str, Any], *, keep_right_to_send: bool = False
+        self,
+        key: RecordKey,
+        owner: str,
+        failure: Mapping[str, Any],
+        *,
+        keep_right_to_send: bool = False,
+        lock: LockAsk | None = None,
     ) -> bool:
         """
         Note that an owner is dead, and of what; its claim stays as evidence. Returns whether it held one.
 
-        One that had settled gives up its right to send what follows, unless it is to run out by itself.
+        One that had settled gives up its right to send what follows, unless it is to run out by itself. Its lock is
+        released: nothing dead can still be working.
         """
         ...
 
