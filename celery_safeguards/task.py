@@ -25,7 +25,7 @@ from celery_safeguards.errors import AttachedToLetter, ConfigurationError, DeadB
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
-from celery_safeguards.pipeline.refusing import refuse_publish
+from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe
 from celery_safeguards.policy import UNSET, Declared, Policy, Safeguards
 from celery_safeguards.wiring import Wiring
@@ -126,7 +126,12 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             except KeyRefused as error:
                 return refuse_publish(self, error, args, kwargs, task_id, options)
             options["headers"] = {**(options.get("headers") or {}), **key}
-        return super().apply_async(args, kwargs, task_id, *rest, **options)
+        with unsent_messages() as unsent:
+            try:
+                return super().apply_async(args, kwargs, task_id, *rest, **options)
+            except Exception as error:
+                keep_refused_body(self.app, unsent, error, options.get("serializer"))
+                raise
 
     def publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
         """Publish a copy of a message with the headers it has: its key was fixed at first publish."""

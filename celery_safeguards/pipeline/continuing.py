@@ -13,22 +13,33 @@ after the settle and before it returns, and takes them off the request, so that 
 Without a key there is no record and no mark: a delivery whose continuation the broker refuses is dropped all the same,
 and its redelivery runs the body again.
 
-The chord's part is reported by the result back end when the tracer stores the result; it is marked after that. A
-duplicate under the same id that finds its mark sends and reports nothing. One under another id has a canvas of its own.
+A chord's part is reported here too, once the result is stored. Celery's result back end sends the body itself; when the
+broker refuses, it fails the chord and forgets the parts. The Redis back end of celery 5.7 forgets only while it holds
+its claim on the chord, so the claim is deleted under it, and an exception it does not catch goes past its handlers:
+
+    part reported, chord claimed → body refused → claim deleted → delivery dropped
+    the redelivery reports the part again, which counts once → chord claimed → body sent
+
+Other back ends and versions cannot be held. There the body becomes a letter (`refusing.py`), and the chord fails.
+
+A duplicate under the same id that finds its mark sends and reports nothing. One under another id has a canvas of its
+own.
 """
 
 from typing import Any, NoReturn
 
 from celery.canvas import group, maybe_signature
+from redis import Redis, RedisError
 
 from celery_safeguards.admission.store import Continuing
 from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record
-from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.delivery import TO_MARK, Delivery
 from celery_safeguards.pipeline.failing import error_text
+from celery_safeguards.pipeline.refusing import PASSING, keep_refused, unsent_messages
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.signals import end_delivery
 from celery_safeguards.wiring import Wiring
@@ -38,7 +49,6 @@ CHORD_CLAIM_SECONDS = 30.0
 Celery's Redis back end claims a chord before it sends the body, by default for 6 s and the publish's retries (celery
 5.7, `backends/redis.py`). Reported again within that, a part finds a dead sender's claim, and nobody sends the body.
 """
-PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
 
 
 def has_continuation(request: Any) -> bool:
@@ -83,6 +93,7 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_s
             case Continuing.GO:
                 pass
     send_what_follows(delivery.task, request, result)
+    report_part(delivery.task, request, result)
     if request.chord:
         setattr(request, TO_MARK, delivery)
     else:
@@ -103,10 +114,36 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
     except Exception as error:
         # Whatever sending raises, from the broker to the next task's own argument check.
         if classify(error).kind in PASSING:
-            end_delivery(task, request.id, Outcome.FENCED, None, f"its continuation could not be sent ({error!r})")
-            raise DroppedLocally(repr(error)) from error
+            raise _dropped(task, request, error) from error
         _bury_continuation(task, request, error)
     request.callbacks = request.chain = None
+
+
+def report_part(task: Any, request: Any, result: Any) -> None:
+    """
+    Store the result and report the part of a chord, and take the chord off the request.
+
+    It stays there where only Celery's tracer can tell what follows, such as a result that cannot be encoded.
+
+    Raises:
+        DroppedLocally: the broker did not take the chord's body, or the result back end did not answer.
+
+    """
+    chord = request.chord
+    if not chord:
+        return
+    try:
+        request.chord = _with_held_body(task, request)
+        # The result first: a back end may read what all members have stored.
+        task.backend.mark_as_done(request.id, result, request, store_result=not task.ignore_result)
+    except _BodyHeld as held:
+        raise _dropped(task, request, held.refusal) from held
+    except Exception as error:
+        request.chord = chord
+        if _comes_back(task) and classify(error).kind in PASSING:
+            raise _dropped(task, request, error) from error
+    else:
+        request.chord = None
 
 
 def mark_reported(request: Any) -> None:
@@ -134,6 +171,56 @@ def _send(task: Any, request: Any, result: Any) -> None:
     if request.chain:
         following = maybe_signature(request.chain[-1], app=app)
         following.apply_async((result,), chain=request.chain[:-1], **family)
+
+
+class _BodyHeld(BaseException):
+    """Raised past the back end's own handlers, which would fail the chord."""
+
+    def __init__(self, refusal: Exception) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+def _with_held_body(task: Any, request: Any) -> Any:
+    """Return the chord's body as a signature whose `delay`, which back ends call, holds or keeps what is refused."""
+    body = maybe_signature(request.chord, app=task.app)
+    send = body.delay
+
+    def send_or_hold(*values: Any) -> Any:
+        with unsent_messages() as unsent:
+            try:
+                return send(*values)
+            except Exception as error:
+                if classify(error).kind not in PASSING:
+                    raise
+                if _comes_back(task) and _give_up_chord(task.backend, request.group):
+                    raise _BodyHeld(error) from error
+                keep_refused(task.app, unsent, error, body.options.get("serializer"))
+                raise
+
+    body.delay = send_or_hold
+    return body
+
+
+def _comes_back(task: Any) -> bool:
+    """Whether a dropped delivery reports its part again: not if it is acknowledged, or if Celery skips the stored."""
+    return bool(task.acks_late and not task.app.conf.worker_deduplicate_successful_tasks)
+
+
+def _give_up_chord(backend: Any, group_id: str) -> bool:
+    """Delete the claim on a chord, and return whether there was one; without it the parts stay (celery 5.7)."""
+    client = getattr(backend, "client", None)
+    if not isinstance(client, Redis):
+        return False
+    try:
+        return bool(client.delete(backend.get_key_for_group(group_id, ".c")))
+    except RedisError:
+        return False
+
+
+def _dropped(task: Any, request: Any, error: Exception) -> DroppedLocally:
+    end_delivery(task, request.id, Outcome.FENCED, None, f"its continuation could not be sent ({error!r})")
+    return DroppedLocally(repr(error))
 
 
 def _mark(delivery: Delivery) -> None:

@@ -17,7 +17,7 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.key import bind, body_signature
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import send_what_follows
+from celery_safeguards.pipeline.continuing import has_continuation, report_part, send_what_follows
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.deferring import put_off
 from celery_safeguards.pipeline.ensuring import check_postcondition
@@ -50,8 +50,9 @@ def run_unkeyed(
         _end_counted_start(task, request)
     if request.headers and h.LETTER in request.headers:
         _close_letter(task, request)
-    if (request.callbacks or request.chain) and not request.is_eager:
+    if has_continuation(request) and not request.is_eager:
         send_what_follows(task, request, result)
+        report_part(task, request, result)
     if delivery_ended.receivers:
         end_delivery(task, request.id, Outcome.SUCCEEDED)
     return result

@@ -32,7 +32,7 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import PASSING
+from celery_safeguards.pipeline.refusing import PASSING
 from celery_safeguards.policy import Declared
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.wiring import Wiring

@@ -1,5 +1,5 @@
 """
-A publish that is refused for its key: aloud in user code, and as a letter of its own where Celery dispatches.
+A publish that is refused, for its key or by the broker: aloud in user code, and as a letter where Celery dispatches.
 
 The parents are of every kind, since the refusal comes from the task that is published and not from the one that ran.
 """
@@ -10,11 +10,13 @@ import json
 import pytest
 from celery import chain, chord, group
 from celery.signals import task_success
+from kombu.transport import memory
 
 from celery_safeguards import Idempotent, Safeguards, SafeTask
 from celery_safeguards.errors import DeadLettered, KeyRefused
 from celery_safeguards.outcome import FailureKind
-from tests.integration.test_pipeline_memory import Bench
+from celery_safeguards.replay import ReplayRefused, replay
+from tests.support.bench import Bench
 
 KINDS = ("keyed", "unkeyed", "plain")
 
@@ -232,6 +234,138 @@ def lambda_with_name(seen):
         seen.append(number)
 
     return body
+
+
+# --- a chord's body that the broker refuses
+
+
+@pytest.fixture
+def total(bench, seen):
+    """A keyed task that takes what the members of a chord return."""
+    safeguards = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))
+    return bench.task(lambda self, values, number: seen.append((values, number)), safeguards)
+
+
+@pytest.fixture
+def broker_away(bench, monkeypatch):
+    """Have the broker cut off whoever publishes; `is_taken`: with the message in its hands."""
+    bench.app.conf.task_publish_retry = False
+    put = memory.Channel._put
+
+    @contextlib.contextmanager
+    def broker_away(*, is_taken=False):
+        def cut_off(*args, **kwargs):
+            if is_taken:
+                put(*args, **kwargs)
+            raise ConnectionResetError("cut off")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(memory.Channel, "_put", cut_off)
+            yield
+
+    return broker_away
+
+
+@pytest.fixture
+def refused(bench, broker_away):
+    """Run the members of a chord whose body the broker then refuses; returns the body's result."""
+
+    def run(members, body, **how):
+        sent = chord(members, body).apply_async()
+        with broker_away(**how):
+            delivered = [bench.deliver() for _ in members]
+        assert ["SUCCESS"] * len(members) == [each.state for each in delivered]
+        return sent
+
+    return run
+
+
+def test_body_that_the_broker_refuses_becomes_its_own_letter(bench, parent, total, last, refused):
+    """All members are done, and what they were done for would be gone: the back end forgets what it cannot send."""
+    task, body = parent(returning(7)), total.s(number=5).set(priority=7)
+    body.link(last.s())
+
+    sent = refused([task.s(1), task.s(2)], body)
+
+    (letter,) = bench.all_letters()
+    assert (total.name, sent.id, f"refused-{sent.id}") == (letter.task, letter.task_id, letter.id)
+    assert ("op:5", total.name, False) == (letter.key, letter.scope, letter.effect_possible)
+    args, kwargs, embed = embedded(letter)
+    assert ([[7, 7]], {"number": 5}) == (args, kwargs)
+    assert [last.name] == [signature["task"] for signature in embed["callbacks"]]
+    assert (7, "op:5") == (letter.wire.properties["priority"], letter.wire.headers["sg_key"])
+
+
+def test_state_of_a_body_that_the_broker_refuses_names_its_letter(bench, parent, total, refused):
+    """Whoever waits for the chord would wait for ever, or not find what to replay."""
+    task = parent(returning(7))
+
+    sent = refused([task.s(1), task.s(2)], total.s(number=5))
+
+    (letter,) = bench.all_letters()
+    assert "FAILURE" == sent.state
+    assert letter.id in str(sent.result)
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["refused", "taken"])
+def test_replay_of_a_refused_body_runs_it_once(bench, parent, total, seen, refused, is_taken):
+    """The end of the chord would be missing; or be done twice, where only the broker's answer was lost."""
+    task = parent(returning(7))
+    refused([task.s(1), task.s(2)], total.s(number=5), is_taken=is_taken)
+    (letter,) = bench.all_letters()
+
+    replay(bench.app, letter.id, "somebody")
+    bench.drain()
+
+    assert [([7, 7], 5)] == seen
+
+
+def test_refused_body_without_a_key_is_not_replayed_unasked(bench, parent, seen, refused):
+    """The broker may have taken it: a click would run it a second time, and nothing would tell the two apart."""
+    task, body = parent(returning(7)), bench.task(lambda self, values: seen.append(values))
+    refused([task.s(1), task.s(2)], body.s(), is_taken=True)
+    (letter,) = bench.all_letters()
+
+    with pytest.raises(ReplayRefused):
+        replay(bench.app, letter.id, "somebody")
+
+    assert letter.effect_possible
+
+
+@pytest.mark.parametrize("parent", ["keyed", "unkeyed"], indirect=True)
+def test_refused_body_of_plain_celery_becomes_a_letter_where_the_last_member_is_guarded(bench, parent, seen, refused):
+    """A guarded chord would be lost because of the one task in it that is not."""
+
+    @bench.app.task(name=f"{bench.app.main}.total", shared=False)
+    def plain_total(values):
+        seen.append(values)
+
+    task = parent(returning(7))
+    refused([task.s(1), task.s(2)], plain_total.s())
+    (letter,) = bench.all_letters()
+
+    replay(bench.app, letter.id, "somebody", may_run_twice=True)
+    bench.drain()
+
+    assert [[7, 7]] == seen
+
+
+def test_refusal_of_the_broker_raises_where_a_body_publishes(bench, parent, total, broker_away):
+    """A body could not handle what it has asked for, and its work would run from a letter that nobody expects."""
+    caught = []
+
+    def body(self, number):
+        try:
+            total.delay([7], 5)
+        except ConnectionResetError as error:
+            caught.append(error)
+
+    parent(body).delay(1)
+    with broker_away():
+        only = bench.deliver()
+
+    assert ("SUCCESS", 1) == (only.state, len(caught))
+    assert not bench.all_letters()
 
 
 # --- user code
