@@ -20,7 +20,7 @@ from typing import Any, ClassVar, cast
 import celery
 
 from celery_safeguards import headers as h
-from celery_safeguards.admission.plan import Plan
+from celery_safeguards.admission.plan import LockPlan, Plan
 from celery_safeguards.errors import AttachedToLetter, ConfigurationError, DeadBefore, KeyRefused, Refused
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.continuing import mark_reported
@@ -58,6 +58,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
     policy: Policy = Policy.of(Safeguards())
     plan: Plan | None = None
+    lock_plan: LockPlan | None = None
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -78,6 +79,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
                 cls.acks_late = False
             _refuse_what_undoes(cls, name)
             cls.plan = Plan.of(name, _run_of(cls), cls.policy) if cls.policy.idempotent is not None else None
+            cls.lock_plan = LockPlan.of(name, _run_of(cls), cls.policy.lock) if cls.policy.lock is not None else None
         except ConfigurationError:
             # Celery has listed it before it was bound, and would hand it out unguarded to the next who asks.
             app._tasks.pop(name, None)  # noqa: SLF001
@@ -117,15 +119,18 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         Publish, with the idempotency key and the fingerprint of these arguments in the headers.
 
         Raises:
-            KeyRefused: the arguments do not fit the task, or the key would be missing, empty or not stable.
+            KeyRefused: the arguments do not fit the task, or the key, or that of its lock, would be missing, empty or
+                not stable.
 
         """
-        if self.plan is not None:
-            try:
+        try:
+            if self.lock_plan is not None:
+                self.lock_plan.name(args, kwargs)
+            if self.plan is not None:
                 key = self._key_headers(self.plan, args, kwargs)
-            except KeyRefused as error:
-                return refuse_publish(self, error, args, kwargs, task_id, options)
-            options["headers"] = {**(options.get("headers") or {}), **key}
+                options["headers"] = {**(options.get("headers") or {}), **key}
+        except KeyRefused as error:
+            return refuse_publish(self, error, args, kwargs, task_id, options)
         with unsent_messages() as unsent:
             try:
                 return super().apply_async(args, kwargs, task_id, *rest, **options)

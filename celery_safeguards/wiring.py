@@ -25,6 +25,8 @@ from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.locks.redis import RedisLockStore
+from celery_safeguards.locks.store import LockStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Wiring:
 
     settings: Settings
     admission: AdmissionStore
+    locks: LockStore
     starts: StartCounter
     letters: LetterStore
     spool: Spool | None
@@ -68,12 +71,15 @@ class Wiring:
             store = MemoryAdmissionStore(settings.lease_seconds, time.time)
             store.declare_new()
             shared["epoch"] = PublisherEpoch(store, shared["clock"])
-            return cls(admission=store, starts=MemoryStartCounter(), letters=MemoryLetterStore(), **shared)
+            return cls(
+                admission=store, locks=store.locks, starts=MemoryStartCounter(), letters=MemoryLetterStore(), **shared
+            )
         client = Client(_url(settings), settings.store_timeout_seconds)
         keys = Keys(settings.namespace)
         redis_store = RedisAdmissionStore(client, keys, settings.lease_seconds)
         return cls(
             admission=redis_store,
+            locks=RedisLockStore(client, keys, settings.lease_seconds),
             epoch=PublisherEpoch(redis_store, shared["clock"]),
             starts=RedisStartCounter(client, keys),
             letters=RedisLetterStore(client, keys),

@@ -7,12 +7,14 @@ means that the record moved between the question and the write: ask again. Nothi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, Continuing, RecordKey
 from celery_safeguards.clock import Clock
+from celery_safeguards.errors import LockLost, NotOurs
 from celery_safeguards.ledger.decide import (
     Arrival,
     Ask,
@@ -25,21 +27,32 @@ from celery_safeguards.ledger.decide import (
     doubt_of,
 )
 from celery_safeguards.ledger.record import Record, ResultForm, State
+from celery_safeguards.locks.store import Grant, HeldLock, LockAsk
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """
-    A claim that this delivery holds.
+    A claim that this delivery holds, and the lock that goes with it.
 
-    `lease_ends` is a monotonic time of this process, counted from before the question was sent: it is over here no
-    later than on the store.
+    `lease_ends` and `lock_ends` are monotonic times of this process, counted from before the question was sent: both
+    are over here no later than on the store.
     """
 
     key: RecordKey
     record: Record
     lease_ends: float
     epoch: str
+    lock: HeldLock | None = None
+    lock_ends: float = inf
+
+
+class LockIsHeld(Exception):
+    """Raised when the lock that goes with the claim is somebody else's: neither was taken, and no start counted."""
+
+    def __init__(self, grant: Grant) -> None:
+        super().__init__(grant)
+        self.grant = grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +77,18 @@ class Ending:
 class Gate:
     """The dialogue of one delivery about one key."""
 
-    def __init__(self, store: AdmissionStore, plan: Plan, key: str, arrival: Arrival, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: AdmissionStore,
+        plan: Plan,
+        key: str,
+        arrival: Arrival,
+        clock: Clock,
+        lock: LockAsk | None = None,
+    ) -> None:
         self.key = plan.record_key(key)
         self.arrival = arrival
+        self.lock = lock
         self._store = store
         self._plan = plan
         self._clock = clock
@@ -77,23 +99,35 @@ class Gate:
         return self._store.lease_seconds
 
     def ask(self) -> Question:
-        """Put the question, and claim the key at once where it has no record and nothing stands against it."""
+        """
+        Put the question, and claim the key at once where it has no record and nothing stands against it.
+
+        Raises:
+            LockIsHeld: but for the lock, it would have been claimed.
+            LockLost: the claim is this delivery's already, its answer was lost on the way, and so is its lock.
+
+        """
         arrival, asked_at = self.arrival, self._clock.monotonic_seconds()
         unproven = not arrival.seen and arrival.verdict is None
         first = self._start(None, new_series=True)
-        answer = self._store.admit(self.key, arrival.owner, first, unproven=unproven, epoch=arrival.epoch)
+        lock = self.lock
+        answer = self._store.admit(self.key, arrival.owner, first, unproven=unproven, epoch=arrival.epoch, lock=lock)
+        if answer.barred is not None:
+            raise LockIsHeld(answer.barred)
         if answer.claimed and answer.record is not None:
-            return Question(Go("no record"), None, answer.view, self._held(answer.record, asked_at, answer.view))
+            hold = self._held(answer.record, asked_at, answer.view, answer.lock)
+            return Question(Go("no record"), None, answer.view, hold)
         decision = decide(answer.record, arrival, self._plan.ledger, answer.view)
         resumed = None
         if isinstance(decision, Resume) and answer.record is not None:
             # The lease runs from the first question, whose answer was lost: nothing is known of when that was sent.
-            resumed = self.renew(self._held(answer.record, asked_at, answer.view))
+            held = HeldLock(ask=lock) if lock else None
+            resumed = self.renew(self._held(answer.record, asked_at, answer.view, held))
         return Question(decision, answer.record, answer.view, resumed)
 
     def start(self, go: Go, record: Record | None) -> Hold | None:
-        """Claim the record for one more start of the body."""
-        return self._take(record, self._start(record, new_series=go.new_series or record is None))
+        """Claim the record for one more start of the body. Raises `LockIsHeld`."""
+        return self._take(record, self._start(record, new_series=go.new_series or record is None), lock=self.lock)
 
     def start_held(self, hold: Hold) -> Hold:
         """
@@ -115,11 +149,11 @@ class Gate:
         return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
 
     def hold_to_ask(self, ask: Ask, record: Record | None) -> Hold | None:
-        """Claim the record to ask `verify`; no start is counted."""
+        """Claim the record to ask `verify`; no start is counted. Raises `LockIsHeld`: what it asks about must hold."""
         fields: dict[str, Any] = {"state": State.IN_PROGRESS, "asking": True, "effect_possible": True}
         if ask.new_series or record is None:
             fields |= {"attempt": 0, "lost_starts": 0, "asked": 0}
-        return self._take(record, self._change(record, {**fields, "doubt_us": ask.doubt_us}))
+        return self._take(record, self._change(record, {**fields, "doubt_us": ask.doubt_us}), lock=self.lock)
 
     def hold_to_bury(self, bury: Bury, record: Record | None, burial: Mapping[str, Any]) -> Hold | None:
         """Claim the record for a burial; `burial` holds its letter and failure."""
@@ -216,22 +250,36 @@ class Gate:
         return replace(hold, record=record, lease_ends=asked_at + self._store.lease_seconds)
 
     def renew(self, hold: Hold) -> Hold | None:
-        """Renew the lease now; None if the claim is gone."""
-        asked_at = self._clock.monotonic_seconds()
-        view, claims = self._store.renew({hold.record.owner: hold.key})
-        record = claims[hold.record.owner].record
-        return self._held(record, asked_at, view) if record is not None else None
+        """
+        Renew the lease now; None if the claim is gone.
+
+        Raises:
+            LockLost: the claim is there, its lock is not.
+
+        """
+        asked_at, lock = self._clock.monotonic_seconds(), hold.lock
+        view, renewed = self._store.renew({hold.record.owner: hold.key}, [lock] if lock else [])
+        answer = renewed[hold.record.owner]
+        if answer.record is None:
+            return None
+        if lock is not None:
+            if not answer.lock_fence:
+                raise LockLost(f"{lock.name}: another owner has it, or it was released")
+            lock = replace(lock, fence=answer.lock_fence, epoch=lock.epoch or view.epoch)
+        return self._held(answer.record, asked_at, view, lock)
 
     def read(self) -> Record | None:
         """Return the record as it stands."""
         return self._store.read(self.key)
 
-    def _take(self, record: Record | None, change: Change) -> Hold | None:
+    def _take(self, record: Record | None, change: Change, *, lock: LockAsk | None = None) -> Hold | None:
         asked_at = self._clock.monotonic_seconds()
-        answer = self._store.take(self.key, record.rev if record else 0, self.arrival.owner, change)
+        answer = self._store.take(self.key, record.rev if record else 0, self.arrival.owner, change, lock=lock)
+        if answer.barred is not None:
+            raise LockIsHeld(answer.barred)
         if not answer.claimed or answer.record is None:
             return None
-        return self._held(answer.record, asked_at, answer.view)
+        return self._held(answer.record, asked_at, answer.view, answer.lock)
 
     def _settle(
         self,
@@ -245,7 +293,12 @@ class Gate:
         retention = None if to_bury else self._plan.idempotent.retention_seconds + extra_seconds
         change = Change(fields=fields, after_seconds=after_seconds or {}, retention_seconds=retention)
         in_lease = self._clock.monotonic_seconds() < hold.lease_ends
-        return self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease)
+        # The lock goes with the claim, and only with it.
+        lock = None if fields["state"] is State.IN_PROGRESS else hold.lock
+        try:
+            return self._store.settle(self.key, hold.record, State.IN_PROGRESS, change, recreate=in_lease, lock=lock)
+        except LockLost as error:
+            raise NotOurs(str(error)) from error
 
     def _start(self, record: Record | None, *, new_series: bool) -> Change:
         if record is None:
@@ -287,8 +340,9 @@ class Gate:
         retention = None if keep else self._plan.idempotent.retention_seconds
         return Change(fields={**own, **fields}, after_seconds=after_seconds or {}, retention_seconds=retention)
 
-    def _held(self, record: Record, asked_at: float, view: StoreView) -> Hold:
-        return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch)
+    def _held(self, record: Record, asked_at: float, view: StoreView, lock: HeldLock | None = None) -> Hold:
+        lock_ends = asked_at + lock.ask.lease_seconds if lock else inf
+        return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch, lock, lock_ends)
 
 
 _BEGINS = {"series_began_us": 0.0}

@@ -1,4 +1,4 @@
-"""What a keyed task puts to the store: its key and fingerprint for given arguments, and the rules of its record."""
+"""What a task puts to the store: its key and fingerprint for given arguments, the rules of its record, its lock."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,8 @@ from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.canonical import fingerprint
 from celery_safeguards.ledger.decide import LedgerPolicy
 from celery_safeguards.ledger.key import KeyTemplate, bind, body_signature, check_fingerprint
-from celery_safeguards.policy import Idempotent, Policy
+from celery_safeguards.locks.store import LockAsk
+from celery_safeguards.policy import EntityLock, Idempotent, Policy
 
 _MAX_KEY_BYTES = 512
 
@@ -71,3 +72,46 @@ class Plan:
     def record_key(self, key: str) -> RecordKey:
         """Return the name of the record of an idempotency key."""
         return RecordKey(self.idempotent.scope or self.task_name, key)
+
+
+@dataclass(frozen=True, slots=True)
+class LockPlan:
+    """The lock of one task, worked out once when it is registered."""
+
+    lock: EntityLock
+    template: KeyTemplate
+    signature: inspect.Signature
+
+    @classmethod
+    def of(cls, task_name: str, run: Callable[..., Any], lock: EntityLock) -> "LockPlan":
+        """
+        Check a lock's key against the task's signature.
+
+        Raises:
+            ConfigurationError: the key names what is no parameter.
+
+        """
+        signature, template = body_signature(run), KeyTemplate(lock.key, may_be_constant=True)
+        template.check(signature, task_name)
+        return cls(lock, template, signature)
+
+    def name(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+        """
+        Return the name of the lock of a call.
+
+        Raises:
+            KeyRefused: the arguments do not fit, or a field is missing, empty or not stable.
+
+        """
+        return lock_name(self.lock, self.template.render(bind(self.signature, args, kwargs)))
+
+    def ask(
+        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, owner: str, holder: Mapping[str, Any]
+    ) -> LockAsk:
+        """Return the acquisition for a call; see `name`."""
+        return LockAsk(name=self.name(args, kwargs), owner=owner, lease_seconds=self.lock.lease_seconds, holder=holder)
+
+
+def lock_name(lock: EntityLock, rendered: str) -> str:
+    """Return the name of a lock: its scope, if it has one, and its rendered key."""
+    return bounded_name(f"{lock.scope}#{rendered}" if lock.scope else rendered, _MAX_KEY_BYTES)

@@ -112,14 +112,19 @@ class KeyTemplate:
     Raises:
         ConfigurationError: empty, no field, broken braces, or a field that is more than a parameter's name.
 
+    Attributes:
+        text: the template.
+        may_be_constant: it need not have a field: a lock may have one name for all calls, an operation may not.
+
     """
 
     text: str
+    may_be_constant: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text.strip():
             raise ConfigurationError(f"key={self.text!r}: give a template such as 'payment:{{order_id}}'")
-        if not self.fields:
+        if not self.fields and not self.may_be_constant:
             raise ConfigurationError(
                 f"key={self.text!r} has no field, so all calls would be one operation: "
                 "name the parameter that tells them apart, as in 'payment:{order_id}'"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore
 
 from celery_safeguards._store_view import StoreView
-from celery_safeguards.admission.gate import Hold, Question
+from celery_safeguards.admission.gate import Hold, LockIsHeld, Question
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
@@ -21,6 +21,7 @@ from celery_safeguards.errors import (
     ConflictingPayload,
     DeadBefore,
     DeadLettered,
+    LockLost,
     NotOurs,
     Refused,
     StoreUnavailable,
@@ -39,11 +40,13 @@ from celery_safeguards.ledger.decide import (
     start,
 )
 from celery_safeguards.ledger.record import Record, ResultForm, State
+from celery_safeguards.locks.store import Grant
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import burial_fields, write_letter
 from celery_safeguards.pipeline.continuing import has_continuation
 from celery_safeguards.pipeline.deferring import EagerWait, delay_seconds, is_overdue
 from celery_safeguards.pipeline.delivery import Delivery
+from celery_safeguards.pipeline.locking import Skipped, leave_line, wait_or_skip, why_barred
 from celery_safeguards.pipeline.results import encode_result, stored_result
 from celery_safeguards.pipeline.verifying import ask_outside
 from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Verify
@@ -65,11 +68,13 @@ class Admission:
         self._gate = delivery.gate
         self.answered = False
         """Whether the store has answered at least once."""
+        self._is_kept = False
+        """Whether the lock is kept for this delivery, since it has waited for its turn."""
         self._eager = EagerWait(delivery.wiring.settings, delivery.wiring.clock) if delivery.request.is_eager else None
 
-    def admit(self) -> Hold | Finished:
+    def admit(self) -> Hold | Finished | Skipped:
         """
-        Return the claim to run the body under, or the result of work that is done.
+        Return the claim to run the body under, the result of work that is done, or that of work that is skipped.
 
         Raises:
             Deferred: put off. DroppedLocally: it could not be.
@@ -77,12 +82,38 @@ class Admission:
             StoreUnavailable: the store did not answer; nothing was started.
 
         """
-        while True:
+        admitted = None
+        try:
+            while admitted is None:
+                admitted = self._answer()
+        finally:
+            if self._is_kept and not isinstance(admitted, Hold) and self._gate.lock is not None:
+                leave_line(self._delivery.wiring, self._gate.lock)
+        return admitted
+
+    def _answer(self) -> Hold | Finished | Skipped | None:
+        """Ask once, and carry the answer out; None: ask again."""
+        try:
             question = self._ask_patiently()
             self.answered = True
-            answer = self._carry_out(question)
-            if answer is not None:
-                return answer
+            return self._carry_out(question)
+        except LockIsHeld as barred:
+            self.answered = True
+            return self._without_lock(barred.grant)
+        except LockLost as error:
+            self._delivery.drop(f"its lock was lost while it was claimed ({error})", error)
+
+    def _without_lock(self, grant: Grant) -> Skipped | None:
+        delivery, lock = self._delivery, self._delivery.policy.lock
+        if self._gate.lock is None or lock is None:
+            raise TypeError("only a task with a lock is barred")
+        answer = wait_or_skip(delivery.wiring, lock, self._gate.lock, grant)
+        if isinstance(answer, Skipped):
+            return answer
+        self._is_kept = answer
+        if not answer:
+            self._defer(Defer(why_barred(self._gate.lock, grant)), None, None)
+        return None
 
     def _ask_patiently(self) -> Question:
         """Wait for a store that is away: a child that waits takes no new work, which is the natural brake."""
@@ -124,9 +155,9 @@ class Admission:
                 return question.hold
         return None
 
-    def _defer(self, defer: Defer, view: StoreView, record: Record | None) -> None:
+    def _defer(self, defer: Defer, view: StoreView | None, record: Record | None) -> None:
         delivery, wait_seconds = self._delivery, None
-        if defer.until_us:
+        if defer.until_us and view is not None:
             wait_seconds = max(0.0, to_seconds(defer.until_us - view.now_us))
         if self._eager is not None:
             self._eager.wait(delay_seconds(delivery.wiring, 0, wait_seconds), defer.reason)

@@ -146,6 +146,14 @@ def report_part(task: Any, request: Any, result: Any) -> None:
         request.chord = None
 
 
+def hand_on(task: Any, request: Any, result: Any) -> Any:
+    """Send what follows where no record keeps a right to, and return the result. See `send_what_follows`."""
+    if has_continuation(request) and not request.is_eager:
+        send_what_follows(task, request, result)
+        report_part(task, request, result)
+    return result
+
+
 def mark_reported(request: Any) -> None:
     """Mark this id: the tracer has stored its end, and reported a chord's part or a failure."""
     delivery = getattr(request, TO_MARK, None)

@@ -16,24 +16,26 @@ from celery_safeguards.admission.gate import Ending, Gate, Hold
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
-from celery_safeguards.errors import DeadLettered, KeyRefused, LeaseLost, NotOurs, StoreUnavailable
+from celery_safeguards.errors import KeyRefused, LeaseLost, NotOurs, StoreUnavailable
 from celery_safeguards.headers import OWNER, VERDICT, Lineage
 from celery_safeguards.ledger.decide import Arrival, OnUnknown
 from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
-from celery_safeguards.pipeline.burial import burial_fields, compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import continue_canvas, seconds_to_send
+from celery_safeguards.pipeline.burial import burial_fields
+from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seconds_to_send
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.locking import Skipped, lock_ask
+from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.results import encode_result
 from celery_safeguards.pipeline.safe import KeyedSafe, running
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.policy import OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
-from celery_safeguards.signals import end_delivery, lease_lost
+from celery_safeguards.signals import lease_lost
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, 
         admitted = admission.admit()
     except StoreUnavailable as error:
         return _without_store(delivery, error, answered=admission.answered)
+    if isinstance(admitted, Skipped):
+        delivery.end(Outcome.SKIPPED, admitted.reason)
+        return hand_on(task, request, admitted.result)
     if isinstance(admitted, Finished):
         continue_canvas(delivery, admitted.record, admitted.result)
         return admitted.result
@@ -56,13 +61,18 @@ def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def _received(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Delivery:
     wiring, plan = Wiring.of(task.app), task.plan
     lineage = Lineage.from_headers(request.headers)
-    if lineage.key is None or lineage.fingerprint is None:
-        # A producer that is not ours: the key is made here, and travels with every copy from now on.
-        lineage = _with_key(task, request, wiring, lineage)
+    owner = getattr(request, OWNER, None) or uuid.uuid4().hex
+    try:
+        if lineage.key is None or lineage.fingerprint is None:
+            # A producer that is not ours: the key is made here, and travels with every copy from now on.
+            lineage = _with_key(task, request, lineage)
+        lock = None if task.lock_plan is None else lock_ask(task, request, owner)
+    except KeyRefused as error:
+        bury_nameless(task, request, lineage, error)
     key = lineage.key or ""
     arrival = Arrival(
         task_id=request.id,
-        owner=getattr(request, OWNER, None) or uuid.uuid4().hex,
+        owner=owner,
         fingerprint=lineage.fingerprint or "",
         seen=lineage.seen,
         epoch=lineage.epoch,
@@ -79,29 +89,14 @@ def _received(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, 
         wiring=wiring,
         lineage=lineage,
         key=key,
-        gate=Gate(wiring.admission, plan, key, arrival, wiring.clock),
+        gate=Gate(wiring.admission, plan, key, arrival, wiring.clock, lock),
     )
 
 
-def _with_key(task: Any, request: Any, wiring: Wiring, lineage: Lineage) -> Lineage:
+def _with_key(task: Any, request: Any, lineage: Lineage) -> Lineage:
     plan, args, kwargs = task.plan, request.args, request.kwargs
-    try:
-        key = lineage.key or plan.key(args, kwargs)
-        return replace(lineage, key=key, fingerprint=lineage.fingerprint or plan.fingerprint(args, kwargs))
-    except KeyRefused as error:
-        letter = compose_letter(
-            wiring,
-            request,
-            letter_id=lineage.letter_id or f"keyless-{request.id}",
-            kind=FailureKind.DATA,
-            reason=str(error),
-            effect_possible=False,
-            error=error_text(wiring, error),
-            attempts=0,
-        )
-        write_letter(wiring, letter)
-        end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, str(error))
-        raise DeadLettered(letter.id, FailureKind.DATA.value, str(error)) from error
+    key = lineage.key or plan.key(args, kwargs)
+    return replace(lineage, key=key, fingerprint=lineage.fingerprint or plan.fingerprint(args, kwargs))
 
 
 def _without_store(delivery: Delivery, error: StoreUnavailable, *, answered: bool) -> Any:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.signals import after_task_publish, before_task_publish
 from kombu.serialization import dumps as serialize
@@ -26,10 +26,11 @@ from celery_safeguards import headers as h
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import DeadLettered, KeyRefused
-from celery_safeguards.outcome import FailureKind
-from celery_safeguards.pipeline.burial import write_letter
+from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.failing import error_text
 from celery_safeguards.retry.classify import classify
+from celery_safeguards.signals import end_delivery
 from celery_safeguards.wiring import Wiring
 
 PASSING = frozenset({FailureKind.TRANSIENT, FailureKind.INFRASTRUCTURE, FailureKind.DEPENDENCY_TIMEOUT})
@@ -125,6 +126,31 @@ def refuse_publish(
     )
     write_letter(wiring, letter)
     return task.AsyncResult(task_id)
+
+
+def bury_nameless(task: Any, request: Any, lineage: h.Lineage, error: KeyRefused) -> NoReturn:
+    """
+    Bury a message whose arguments name no operation or no entity to lock: its producer is not ours.
+
+    Raises:
+        DeadLettered: always.
+        StoreUnavailable: its letter is not durable.
+
+    """
+    wiring = Wiring.of(task.app)
+    letter = compose_letter(
+        wiring,
+        request,
+        letter_id=lineage.letter_id or f"keyless-{request.id}",
+        kind=FailureKind.DATA,
+        reason=str(error),
+        effect_possible=False,
+        error=error_text(wiring, error),
+        attempts=0,
+    )
+    write_letter(wiring, letter)
+    end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, str(error))
+    raise DeadLettered(letter.id, FailureKind.DATA.value, str(error)) from error
 
 
 def keep_refused_body(app: Any, unsent: Sequence[Unsent], error: Exception, serializer: str | None) -> None:

@@ -16,17 +16,26 @@ the noted result in place of a second call.
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from kombu.utils.json import dumps, loads
 
 from celery_safeguards.admission.gate import Hold
-from celery_safeguards.errors import DeadlineExceeded, LeaseLost, NotOurs, SafeguardsError, StoreUnavailable
+from celery_safeguards.errors import (
+    DeadlineExceeded,
+    LeaseLost,
+    LockLost,
+    NotOurs,
+    SafeguardsError,
+    StoreUnavailable,
+)
 from celery_safeguards.ledger.decide import OnUnknown
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.budget import body_budget_seconds
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.failing import RetryAsked
+from celery_safeguards.pipeline.locking import HeldByDelivery, max_hold_seconds
 from celery_safeguards.pipeline.verifying import ask_outside
 from celery_safeguards.policy import CannotTell, Happened
 from celery_safeguards.signals import lease_lost
@@ -41,6 +50,22 @@ class StepUnknown(SafeguardsError):
     sg_failure_kind = FailureKind.UNKNOWN_OUTCOME
 
 
+@dataclass(frozen=True, slots=True)
+class LockView:
+    """
+    A lock as its body sees it.
+
+    Attributes:
+        name: of the lock.
+        token: its fencing token: it grows with each owner. Hand it to whatever the lock protects, and let it refuse a
+            smaller one than it has seen.
+
+    """
+
+    name: str
+    token: int
+
+
 class Safe:
     """
     What a body may know and ask while it runs.
@@ -53,10 +78,22 @@ class Safe:
 
     """
 
-    def __init__(self, task_id: str, attempt: int, idempotency_key: str | None = None) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        attempt: int,
+        idempotency_key: str | None = None,
+        lock: HeldByDelivery | None = None,
+    ) -> None:
         self.task_id = task_id
         self.attempt = attempt
         self.idempotency_key = idempotency_key
+        self._lock = lock
+
+    @property
+    def lock(self) -> LockView | None:
+        """The lock that this body runs under; None for a task without one."""
+        return LockView(self._lock.held.name, self._lock.held.fence) if self._lock else None
 
     @property
     def deadline(self) -> float | None:
@@ -72,9 +109,12 @@ class Safe:
         Raises:
             LeaseLost: another owner may have the work by now. Begin no outside call; what was done so far is refused
                 at the end, and the message is answered again by `on_unknown`.
+            LockLost: the same, of the lock.
             DeadlineExceeded: the start's time budget is used up; the attempt fails as `worker_timeout`.
 
         """
+        if self._lock is not None:
+            self._lock.check()
 
     def once(self, step: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """
@@ -112,6 +152,12 @@ class KeyedSafe(Safe):
         self._began = self._now()
 
     @property
+    def lock(self) -> LockView | None:
+        """The lock that this body runs under; None for a task without one."""
+        held = self.hold.lock
+        return LockView(held.name, held.fence) if held else None
+
+    @property
     def has_open_step(self) -> bool:
         """Whether a step was begun whose end is not noted."""
         return any(result is None for result in self.hold.record.steps.values())
@@ -125,13 +171,14 @@ class KeyedSafe(Safe):
         """Return if the claim still holds; see `Safe.checkpoint`."""
         if self._left_seconds() <= 0:
             raise DeadlineExceeded(f"{self.idempotency_key}: its time budget is used up")
-        left_seconds = self.hold.lease_ends - self._now()
-        if left_seconds > self._delivery.gate.lease_seconds / 3:
+        if not self._is_renewal_due():
             return
         try:
             renewed = self._delivery.gate.renew(self.hold)
+        except LockLost as error:
+            raise self._lock_lost(str(error)) from error
         except StoreUnavailable as error:
-            if self._now() < self.hold.lease_ends:
+            if self._now() < min(self.hold.lease_ends, self.hold.lock_ends):
                 return
             raise self._lost(f"its lease is over and the store does not answer ({error})") from error
         if renewed is None:
@@ -155,6 +202,15 @@ class KeyedSafe(Safe):
         else:
             self._write(step, None)
         return self._note(step, call(*args, **kwargs))
+
+    def _is_renewal_due(self) -> bool:
+        now, hold = self._now(), self.hold
+        if hold.lock is not None:
+            if now - self._began >= max_hold_seconds(self._delivery.task, self._delivery.request):
+                raise self._lock_lost(f"{hold.lock.name}: it was held for max_hold_seconds")
+            if hold.lock_ends - now <= hold.lock.ask.lease_seconds / 3:
+                return True
+        return hold.lease_ends - now <= self._delivery.gate.lease_seconds / 3
 
     def _ask_about(self, step: str) -> Happened | None:
         """
@@ -205,6 +261,10 @@ class KeyedSafe(Safe):
 
     def _now(self) -> float:
         return self._delivery.wiring.clock.monotonic_seconds()
+
+    def _lock_lost(self, reason: str) -> LockLost:
+        lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
+        return LockLost(reason)
 
     def _lost(self, reason: str) -> LeaseLost:
         lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)

@@ -7,25 +7,28 @@ process ends as poison.
 """
 
 import logging
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_safeguards import headers as h
-from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
+from celery_safeguards.errors import DeadLettered, DroppedLocally, KeyRefused, LockLost, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.key import bind, body_signature
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
-from celery_safeguards.pipeline.continuing import has_continuation, report_part, send_what_follows
+from celery_safeguards.pipeline.continuing import hand_on
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
-from celery_safeguards.pipeline.deferring import put_off
+from celery_safeguards.pipeline.deferring import is_overdue, put_off
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, lock_ask, take_lock
+from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.safe import Safe, running
-from celery_safeguards.policy import Declared
+from celery_safeguards.policy import Declared, OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
-from celery_safeguards.signals import delivery_ended, end_delivery
+from celery_safeguards.signals import delivery_ended, end_delivery, lease_lost
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
@@ -35,27 +38,76 @@ def run_unkeyed(
     task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, unprotected_key: str | None = None
 ) -> Any:
     """Run one delivery of a task without a key, or of one whose key cannot be claimed while the store is down."""
+    lock = None
+    if task.lock_plan is not None and unprotected_key is None:
+        answer = _locked(task, request)
+        if isinstance(answer, Skipped):
+            end_delivery(task, request.id, Outcome.SKIPPED, None, answer.reason)
+            return hand_on(task, request, answer.result)
+        lock = answer
     counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
     if counted:
         _begin_counted_start(task, request)
     try:
-        with running(Safe(request.id, request.retries + 1, unprotected_key)):
+        with running(Safe(request.id, request.retries + 1, unprotected_key, lock)):
             result = task.run(*args, **kwargs)
             raise_asked_retry(request)
             if task.policy.ensure is not None:
                 check_postcondition(task.policy.ensure, result, bind(body_signature(task.run), args, kwargs))
     except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
-        _failed(task, request, error, counted=counted)
+        _failed(task, request, error, counted=counted, lock=lock)
+    if lock is not None:
+        _release_or_drop(task, request, lock)
     if counted:
         _end_counted_start(task, request)
     if request.headers and h.LETTER in request.headers:
         _close_letter(task, request)
-    if has_continuation(request) and not request.is_eager:
-        send_what_follows(task, request, result)
-        report_part(task, request, result)
+    hand_on(task, request, result)
     if delivery_ended.receivers:
         end_delivery(task, request.id, Outcome.SUCCEEDED)
     return result
+
+
+def _locked(task: Any, request: Any) -> HeldByDelivery | Skipped | None:
+    """Take the delivery's lock before anything is counted; None: it runs unprotected."""
+    wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
+    try:
+        ask = lock_ask(task, request)
+    except KeyRefused as error:
+        bury_nameless(task, request, lineage, error)
+    try:
+        answer = take_lock(task, request, ask)
+    except StoreUnavailable as error:
+        if task.policy.on_store_down is OnStoreDown.RUN_UNPROTECTED:
+            logger.warning("%s[%s] runs without its lock: %s", task.name, request.id, error)
+            return None
+        if request.is_eager:
+            raise
+        reason = f"its lock cannot be asked for, the store is down ({error})"
+        put_off(task, request, wiring, lineage, headers={}, reason=reason)
+    if not isinstance(answer, str):
+        return answer
+    if is_overdue(wiring.settings, lineage, wiring.clock):
+        reason = f"{answer}, longer than safeguards_deferral_deadline_seconds"
+        _bury(task, request, FailureKind.INFRASTRUCTURE, reason, None, effect_possible=False)
+    return put_off(task, request, wiring, lineage, headers={}, reason=answer)
+
+
+def _release_or_drop(task: Any, request: Any, lock: HeldByDelivery) -> None:
+    """Release the lock; a delivery that has lost it has no right to acknowledge: what it wrote may be refused."""
+    try:
+        lock.release()
+    except LockLost as error:
+        lease_lost.send(task, task_id=request.id, key=lock.held.name, reason=str(error))
+        _drop(task, request, f"succeeded, but its lock was lost ({error})", error)
+
+
+def _drop(task: Any, request: Any, reason: str, error: Exception) -> NoReturn:
+    if task.policy.declared is Declared.AT_MOST_ONCE:
+        # It is acknowledged already: nothing would bring it back, and nobody would know.
+        _bury(task, request, FailureKind.UNKNOWN_OUTCOME, reason, None, effect_possible=True)
+    end_delivery(task, request.id, Outcome.FENCED, None, reason)
+    raise DroppedLocally(reason) from error
 
 
 def _is_redelivered(request: Any) -> bool:
@@ -101,7 +153,15 @@ def _close_letter(task: Any, request: Any) -> None:
         logger.warning("%s[%s]: letter %s could not be closed: %s", task.name, request.id, letter_id, error)
 
 
-def _failed(task: Any, request: Any, error: Exception, *, counted: bool) -> NoReturn:
+def _failed(
+    task: Any, request: Any, error: Exception, *, counted: bool, lock: HeldByDelivery | None = None
+) -> NoReturn:
+    if lock is not None:
+        # The attempt has failed anyway: what to do next does not depend on who has the lock.
+        with suppress(LockLost):
+            lock.release()
+        if isinstance(error, LockLost):
+            _drop(task, request, f"stopped at a checkpoint ({error})", error)
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
         error = RetryAsked(error.exc, error.when)
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):

@@ -34,7 +34,7 @@ class EntityLock:
 
     Args:
         key: template over the task's parameters, such as `"order:{order_id}"`. It names the entity, for every task
-            that locks it.
+            that locks it; without a field, all calls exclude each other.
         scope: separates locks of equal keys; none unless given, so that all tasks that lock an order exclude each
             other.
         lease_seconds: how long the lock is held without renewal: so long nobody else works after its owner was lost.
@@ -58,7 +58,7 @@ class EntityLock:
     skip_result: Any = UNSET
 
     def __post_init__(self) -> None:
-        KeyTemplate(self.key)
+        KeyTemplate(self.key, may_be_constant=True)
         if self.scope is not None and (not isinstance(self.scope, str) or not self.scope or "#" in self.scope):
             raise ConfigurationError(f"EntityLock.scope={self.scope!r}: give a name without '#'")
         number("EntityLock.lease_seconds", self.lease_seconds, at_least=LEAST_LEASE_SECONDS)

@@ -20,11 +20,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from celery_safeguards.admission.store import RecordKey, Renewal
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ledger.record import Record
+from celery_safeguards.locks.store import HeldLock, LockAsk
 from celery_safeguards.signals import lease_lost
 from celery_safeguards.wiring import Wiring
 
@@ -34,10 +36,10 @@ _AGAIN_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Kept:
-    """An owner whose body runs in this worker's pool."""
+    """An owner whose body runs in this worker's pool: with a claim, a lock, or both."""
 
     owner: str
-    key: RecordKey
+    key: RecordKey | None
     task_id: str
     pid: int | None
     began: float
@@ -50,6 +52,13 @@ class Kept:
     """The claim as last renewed: what is written back if the store loses it."""
     has_ended: bool = False
     """Its outcome is written."""
+    lock: HeldLock | None = None
+    max_hold_seconds: float = inf
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return str(self.key or (self.lock and self.lock.name))
 
 
 class Keeper:
@@ -88,10 +97,26 @@ class Keeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._wiring.settings.store_timeout_seconds * 2)
 
-    def keep(self, owner: str, key: RecordKey, task_id: str, pid: int | None, budget_seconds: float) -> None:
-        """Renew this owner's claim of `key` from now on; it may not have claimed it yet."""
+    def keep(
+        self,
+        owner: str,
+        key: RecordKey | None,
+        task_id: str,
+        pid: int | None,
+        budget_seconds: float,
+        *,
+        lock: LockAsk | None = None,
+        max_hold_seconds: float = inf,
+    ) -> None:
+        """Renew this owner's claim of `key` and its lock from now on; it may not have taken them yet."""
         now = self._wiring.clock.monotonic_seconds()
-        self._kept[owner] = Kept(owner, key, task_id, pid, now, budget_seconds, now, self._epoch)
+        kept = Kept(owner, key, task_id, pid, now, budget_seconds, now, self._epoch)
+        if lock is not None:
+            kept.lock, kept.max_hold_seconds = HeldLock(ask=lock), max_hold_seconds
+        self._kept[owner] = kept
+        if lock is not None and lock.lease_seconds < self._wiring.settings.lease_seconds:
+            # The pause may be longer than this lock's lease.
+            self._wake.set()
 
     def forget(self, owner: str) -> None:
         """Renew this owner no more: its body has ended."""
@@ -108,10 +133,14 @@ class Keeper:
         sent = wiring.clock.monotonic_seconds()
         kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
         try:
-            view, renewed = wiring.admission.renew({owner: each.key for owner, each in kept.items()})
+            claims = {owner: each.key for owner, each in kept.items() if each.key is not None}
+            locks = [each.lock for each in kept.values() if each.lock and sent - each.began < each.max_hold_seconds]
+            view, renewed = wiring.admission.renew(claims, locks)
             self._epoch = view.epoch
             for owner, answer in renewed.items():
-                self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
+                self._locked(kept[owner], answer.lock_fence, view.epoch)
+                if owner in claims:
+                    self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
         except StoreUnavailable as error:
             if not self.is_store_away:
                 logger.warning("claims could not be renewed: %s", error)
@@ -131,16 +160,21 @@ class Keeper:
             kept.epoch = kept.epoch or epoch
             kept.confirmed = sent if kept.epoch == epoch else kept.confirmed
         elif renewal is Renewal.TAKEN:
-            lease_lost.send(None, task_id=kept.task_id, key=kept.key.key, reason="taken over")
+            lease_lost.send(None, task_id=kept.task_id, key=kept.key.key if kept.key else None, reason="taken over")
         elif kept.epoch != epoch:
             self._write_back(kept, kept.copy, epoch, sent)
         else:
             # Its outcome is written. The child still sends what follows, or has another task already: not ours to end.
             kept.has_ended = True
 
+    def _locked(self, kept: Kept, fence: int, epoch: str) -> None:
+        """Learn the fence of a lock that is renewed: with it, a store that was wiped is given the lock back."""
+        if kept.lock is not None and fence and (fence, epoch) != (kept.lock.fence, kept.lock.epoch):
+            kept.lock = HeldLock(ask=kept.lock.ask, fence=fence, epoch=epoch)
+
     def _write_back(self, kept: Kept, record: Record, epoch: str, sent: float) -> None:
         """The store was wiped under a running body: its owner is alive, so its claim is written again."""
-        if self._wiring.admission.restore(kept.key, record, kept.epoch):
+        if kept.key is not None and self._wiring.admission.restore(kept.key, record, kept.epoch):
             logger.warning("%s: the store had lost its claim; written back", kept.key)
             kept.confirmed, kept.epoch = sent, epoch
 
@@ -155,7 +189,7 @@ class Keeper:
         margin = wiring.settings.store_timeout_seconds
         for each in tuple(self._kept.values()):
             over = wiring.clock.monotonic_seconds() > each.confirmed + wiring.settings.lease_seconds - margin
-            if each.has_ended or not over or each.owner not in self._kept:
+            if each.key is None or each.has_ended or not over or each.owner not in self._kept:
                 continue
             is_hung = wiring.clock.monotonic_seconds() - each.began >= each.budget_seconds
             over_budget = f"over its budget of {each.budget_seconds:.0f} s (time_limit or max_lease_seconds)"
@@ -183,7 +217,14 @@ class Keeper:
                 # The thread must outlive what it cannot foresee: without it every claim of this worker lapses.
                 logger.exception("renewal failed")
                 answered = False
-            self._wake.wait(self._wiring.settings.renew_every_seconds if answered else _AGAIN_SECONDS)
+            self._wake.wait(self._pause_seconds() if answered else _AGAIN_SECONDS)
+            if not self._stopped:
+                self._wake.clear()
+
+    def _pause_seconds(self) -> float:
+        """Return a third of the shortest lease that is kept."""
+        leases = [each.lock.ask.lease_seconds for each in tuple(self._kept.values()) if each.lock]
+        return min(self._wiring.settings.renew_every_seconds, min(leases, default=inf) / 3)
 
 
 def kill_child(pid: int) -> None:

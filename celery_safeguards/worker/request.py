@@ -15,10 +15,11 @@ Celery acknowledges a late-acknowledged message whose child died, or requeues it
 
 import logging
 import uuid
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import TaskPredicate
 from celery.worker.request import Request
 from celery.worker.state import task_ready
@@ -29,9 +30,11 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import DroppedLocally, KeyRefused, SafeguardsError, StoreUnavailable
 from celery_safeguards.headers import Lineage
+from celery_safeguards.locks.store import HeldLock, LockAsk
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.locking import holder_of
 from celery_safeguards.pipeline.refusing import PASSING
 from celery_safeguards.policy import Declared
 from celery_safeguards.retry.classify import classify
@@ -60,10 +63,13 @@ class SafeRequest(Request):  # type: ignore[misc]
         }
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Renew the claim that the child is about to make."""
-        keeper, key = keeper_of(self.app), self._record_key()
-        if keeper is not None and key is not None:
-            keeper.keep(self.sg_owner, key, self.id, pid, lease_budget_seconds(self.task, self.time_limits))
+        """Renew the claim and the lock that the child is about to take."""
+        keeper, key, lock = keeper_of(self.app), self._record_key(), self._lock_ask(pid)
+        if keeper is not None and (key is not None or lock is not None):
+            budget_seconds = lease_budget_seconds(self.task, self.time_limits)
+            hold_seconds = self.task.policy.lock.max_hold_seconds if lock is not None else None
+            most_seconds = inf if hold_seconds is None else hold_seconds
+            keeper.keep(self.sg_owner, key, self.id, pid, budget_seconds, lock=lock, max_hold_seconds=most_seconds)
         super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
@@ -88,11 +94,16 @@ class SafeRequest(Request):  # type: ignore[misc]
             return drop_locally(self)
         if self._died(error) and self.task.policy.declared is not Declared.AT_MOST_ONCE:
             return self._lost(error, exc_info)
+        if isinstance(error, WorkerLostError | TimeLimitExceeded | Terminated | SystemExit | KeyboardInterrupt):
+            # Its process ended before it could: acknowledged early, revoked and terminated, or cancelled.
+            self._release_lock()
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Act on a time limit; the soft one is an exception in the child."""
         if soft or self.task.policy.declared is Declared.AT_MOST_ONCE:
+            if not soft:
+                self._release_lock()
             super().on_timeout(soft, timeout)
         elif not self.acknowledged:
             self._lost(TimeLimitExceeded(timeout), None)
@@ -127,7 +138,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         if key is not None:
             self._mark_lost(key, error)
             self.reject(requeue=True)
-        elif self._may_start_again(error):
+            return
+        self._release_lock()
+        if self._may_start_again(error):
             self.reject(requeue=True)
         else:
             self._bury_and_fail(error, exc_info)
@@ -151,9 +164,32 @@ class SafeRequest(Request):  # type: ignore[misc]
         try:
             failure = {"kind": _kind_of(error).value, "error": str(error), "reason": "its process ended"}
             in_chord = bool(self.chord)
-            Wiring.of(self.app).admission.mark_lost(key, self.sg_owner, failure, keep_right_to_send=in_chord)
+            Wiring.of(self.app).admission.mark_lost(
+                key, self.sg_owner, failure, keep_right_to_send=in_chord, lock=self._lock_ask()
+            )
         except StoreUnavailable as away:
             logger.warning("%s[%s]: its claim could not be marked lost: %s", self.name, self.id, away)
+
+    def _lock_ask(self, pid: int | None = None) -> LockAsk | None:
+        """Return what the child asks for, or None."""
+        plan = self.task.lock_plan
+        if plan is None:
+            return None
+        try:
+            holder = holder_of(self.name, self, pid)
+            return cast("LockAsk", plan.ask(self.args, self.kwargs, self.sg_owner, holder))
+        except KeyRefused:
+            return None  # the child buries it without a lock
+
+    def _release_lock(self) -> None:
+        """Release the lock of a child that is dead; without the store, its lease tells."""
+        keeper, lock = keeper_of(self.app), self._lock_ask()
+        if lock is None or (keeper is not None and keeper.is_store_away):
+            return
+        try:
+            Wiring.of(self.app).locks.release(HeldLock(ask=lock))
+        except StoreUnavailable as away:
+            logger.warning("%s[%s]: its lock could not be released, and lapses: %s", self.name, self.id, away)
 
     def _may_start_again(self, error: BaseException) -> bool:
         """Count a lost start of unkeyed work, unless the child has counted it; False at the limit."""

@@ -237,10 +237,10 @@ class LeaseAsTimeToLive(Broken):
         self._expire(key)
         return self._part.admit(key, *args, **options)
 
-    def renew(self, claims):
+    def renew(self, claims, *locks):
         for key in claims.values():
             self._expire(key)
-        return self._part.renew(claims)
+        return self._part.renew(claims, *locks)
 
 
 class SettleByTheClock(Broken):
@@ -282,16 +282,16 @@ class NoPauseAfterAWipe(Broken):
 class NoEpoch(NoPauseAfterAWipe):
     """Admits at once when it is new, and takes a missing record for a first delivery."""
 
-    def admit(self, key, owner, change, *, unproven, epoch):
-        return super().admit(key, owner, change, unproven=True, epoch=None)
+    def admit(self, key, owner, change, *, unproven, epoch, **options):
+        return super().admit(key, owner, change, unproven=True, epoch=None, **options)
 
 
 class ParentCountsToo(Broken):
     """The mark of loss counts a start that admission has counted already."""
 
-    def mark_lost(self, key, owner, failure):
+    def mark_lost(self, key, owner, failure, **options):
         self._under_test.write_raw(key, lost_starts=self._part.read(key).lost_starts + 1)
-        return self._part.mark_lost(key, owner, failure)
+        return self._part.mark_lost(key, owner, failure, **options)
 
 
 class LettersAsUpsert(Broken):

@@ -127,13 +127,15 @@ class Bench:
         self.app = Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False)
         self.app.conf.update(task_default_queue=name, safeguards_store_url="memory://", **settings)
         self.app.now = lambda: datetime.fromtimestamp(self.clock.now, UTC)
-        self.store = Cable(MemoryAdmissionStore(LEASE_SECONDS, self.clock.wall_seconds), self.clock)
+        memory = MemoryAdmissionStore(LEASE_SECONDS, self.clock.wall_seconds)
+        self.store, self.locks = Cable(memory, self.clock), Cable(memory.locks, self.clock)
         self.store.declare_new()
         self.letters = Cable(MemoryLetterStore(), self.clock)
         self.starts = MemoryStartCounter()
         self.wiring = Wiring(
             settings=Settings.of(self.app),
             admission=self.store,
+            locks=self.locks,
             starts=self.starts,
             letters=self.letters,
             spool=None,

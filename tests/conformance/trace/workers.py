@@ -57,6 +57,7 @@ class Workers:
         self._wirings[number] = Wiring(
             settings=Settings(lease_seconds=LEASE_SECONDS),
             admission=link,
+            locks=None,
             starts=MemoryStartCounter(),
             letters=self._letters,
             spool=None,

@@ -1,0 +1,122 @@
+"""
+Renewal where no worker's main process does it: for locks that plain code holds, and for eager tasks.
+
+One thread of the process renews all its locks, each third of the shortest lease, in one round trip. A renewal that
+finds the lock gone tells its owner at the next checkpoint; one that cannot be confirmed in time does, too:
+
+    confirmed at t0 (when the renewal was *sent*)          held until t0 + lease by this process's monotonic clock
+
+The thread does not survive a fork, and what it renewed is not the child's: whoever asks in another process gets a
+renewer of its own.
+"""
+
+import logging
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+
+from celery_safeguards.clock import Clock
+from celery_safeguards.errors import LockLost, StoreUnavailable
+from celery_safeguards.locks.store import HeldLock, LockStore
+
+logger = logging.getLogger(__name__)
+_IDLE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    held: HeldLock
+    until: float
+    confirmed: float
+    is_lost: bool = False
+
+
+class Renewer:
+    """
+    Renews the locks of one process.
+
+    Safe when: used by any number of threads and greenlets.
+    """
+
+    def __init__(self, store: LockStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+        self._wake = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, held: HeldLock, asked_at: float, max_hold_seconds: float) -> None:
+        """
+        Renew a lock from now on.
+
+        Args:
+            held: the lock.
+            asked_at: monotonic time before it was asked for.
+            max_hold_seconds: for how long; after that its lease runs out.
+
+        """
+        self._kept[held.owner] = _Kept(held, asked_at + max_hold_seconds, asked_at)
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="celery-safeguards-renewer", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def forget(self, owner: str) -> None:
+        """Renew this owner's lock no more."""
+        self._kept.pop(owner, None)
+
+    def check(self, owner: str) -> None:
+        """
+        Return if the lock still is this owner's, by what was confirmed last.
+
+        Raises:
+            LockLost: it was taken, or its lease may be over.
+
+        """
+        kept = self._kept.get(owner)
+        if kept is None:
+            raise LockLost("it was released, or is another process's")
+        if kept.is_lost:
+            raise LockLost(f"{kept.held.name}: another owner has it")
+        if self._clock.monotonic_seconds() >= kept.confirmed + kept.held.ask.lease_seconds:
+            raise LockLost(f"{kept.held.name}: its lease is over, and could not be renewed")
+
+    def tick(self) -> None:
+        """Renew once."""
+        sent = self._clock.monotonic_seconds()
+        kept = [each for each in tuple(self._kept.values()) if sent < each.until and not each.is_lost]
+        if not kept:
+            return
+        for each, is_renewed in zip(kept, self._store.renew([each.held for each in kept]), strict=True):
+            if is_renewed:
+                each.confirmed = sent
+            else:
+                each.is_lost = True
+
+    def _run(self) -> None:
+        while self._kept:
+            leases = [each.held.ask.lease_seconds for each in tuple(self._kept.values())]
+            self._wake.wait(min(leases, default=_IDLE_SECONDS) / 3)
+            self._wake.clear()
+            try:
+                self.tick()
+            except StoreUnavailable as error:
+                logger.warning("locks could not be renewed: %s", error)
+            except Exception:
+                # The thread must outlive what it cannot foresee: without it every lock of this process lapses.
+                logger.exception("renewal of locks failed")
+
+
+_RENEWERS: "weakref.WeakKeyDictionary[LockStore, tuple[int, Renewer]]" = weakref.WeakKeyDictionary()
+
+
+def renewer_of(store: LockStore, clock: Clock) -> Renewer:
+    """Return this process's renewer of a store."""
+    pid, found = _RENEWERS.get(store, (0, None))
+    if found is None or pid != os.getpid():
+        found = Renewer(store, clock)
+        _RENEWERS[store] = (os.getpid(), found)
+    return found
