@@ -1,11 +1,14 @@
 """Celery tasks that survive duplicates, dead workers and failing dependencies."""
 
+from celery_safeguards.holding import hold, hold_async
 from celery_safeguards.ledger.decide import OnDead, OnUnknown
+from celery_safeguards.locks.fencing import fenced_enter, fenced_set
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.safe import Safe, current_safe
 from celery_safeguards.policy import (
     CannotTell,
     DidNotHappen,
+    EntityLock,
     Happened,
     Idempotent,
     OnStoreDown,
@@ -28,6 +31,7 @@ __all__ = [  # noqa: RUF022 - by what they are for
     # what a task asks for
     "Safeguards",
     "Idempotent",
+    "EntityLock",
     "RetryPolicy",
     "RetryRule",
     "RetryOverride",
@@ -40,6 +44,11 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Happened",
     "DidNotHappen",
     "CannotTell",
+    # locks outside tasks, and writes that a late owner cannot make
+    "hold",
+    "hold_async",
+    "fenced_enter",
+    "fenced_set",
     # what a task's retries will be
     "preview_schedule",
     # the closed lists

@@ -10,6 +10,7 @@ Everything this package raises.
     ├── LeaseLost                   the body's claim is gone: stop before the next outside call
     │   └── LockLost                its lock is: another owner may have it
     ├── LockBusy                    somebody else holds the lock
+    ├── FencedOut                   a write with the token of a late owner
     ├── DeadlineExceeded            the body's time budget is over
     └── LetteredError               what Celery sees as FAILURE; each names its dead letter
         ├── DeadLettered            this work failed for good
@@ -65,9 +66,17 @@ class LeaseLost(SafeguardsError):
 class LockLost(LeaseLost):
     """Raised to the owner of a lock that another owner may have by now: begin nothing that the lock protects."""
 
+    sg_failure_kind = FailureKind.TRANSIENT
+
 
 class LockBusy(SafeguardsError):
     """Raised when a lock is held by somebody else, and was not free in time."""
+
+    sg_failure_kind = FailureKind.TRANSIENT
+
+
+class FencedOut(SafeguardsError):
+    """Raised by a write whose fencing token is older than one that was seen: nothing was written."""
 
 
 class DeadlineExceeded(SafeguardsError):

@@ -104,6 +104,7 @@ class Grant:
         is_reserved: it is kept for this owner for a moment.
         barred_until_us: until when nobody else gets it, as it stands now.
         state: how it stands, where it was not given.
+        asked_at: monotonic time of this process, seconds, before the question that this answers; the lease began later.
 
     """
 
@@ -112,6 +113,7 @@ class Grant:
     is_reserved: bool = False
     barred_until_us: int = 0
     state: LockState | None = None
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

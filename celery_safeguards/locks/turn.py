@@ -1,6 +1,7 @@
 """Waiting for a lock in turn: woken by whoever releases it, and not by asking again and again."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 from celery_safeguards.clock import Clock, to_seconds
 from celery_safeguards.errors import StoreUnavailable
@@ -33,7 +34,9 @@ def acquire_in_turn(
     ends, has_waited = clock.monotonic_seconds() + patience_seconds, False
     while True:
         try:
+            asked_at = clock.monotonic_seconds()
             grant = store.acquire(ask, reserve=reserve, wait=patience_seconds > 0, has_waited=has_waited)
+            grant = replace(grant, asked_at=asked_at)
             if grant.held is not None or grant.is_reserved or patience_seconds <= 0:
                 return grant
             has_waited = True
