@@ -22,6 +22,7 @@ from celery_safeguards.locks.store import HeldLock, LockStore
 
 logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -30,6 +31,11 @@ class _Kept:
     until: float
     confirmed: float
     is_lost: bool = False
+
+    @property
+    def due(self) -> float:
+        """When to renew it next, monotonic."""
+        return self.confirmed + self.held.ask.lease_seconds / 3
 
 
 class Renewer:
@@ -44,6 +50,7 @@ class Renewer:
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
         self._wake = threading.Event()
+        self._sleeps_until = 0.0
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -57,12 +64,14 @@ class Renewer:
             max_hold_seconds: for how long; after that its lease runs out.
 
         """
-        self._kept[held.owner] = _Kept(held, asked_at + max_hold_seconds, asked_at)
+        self._kept[held.owner] = kept = _Kept(held, asked_at + max_hold_seconds, asked_at)
         with self._starting:
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="celery-safeguards-renewer", daemon=True)
+                self._sleeps_until = 0.0
                 self._thread.start()
-        self._wake.set()
+        if kept.due < self._sleeps_until:
+            self._wake.set()
 
     def forget(self, owner: str) -> None:
         """Renew this owner's lock no more."""
@@ -97,17 +106,33 @@ class Renewer:
                 each.is_lost = True
 
     def _run(self) -> None:
-        while self._kept:
-            leases = [each.held.ask.lease_seconds for each in tuple(self._kept.values())]
-            self._wake.wait(min(leases, default=_IDLE_SECONDS) / 3)
-            self._wake.clear()
+        again_at = 0.0
+        while self._go_on():
+            now = self._clock.monotonic_seconds()
+            kept = [each.due for each in tuple(self._kept.values()) if now < each.until and not each.is_lost]
+            self._sleeps_until = max(min(kept, default=now + _IDLE_SECONDS), again_at)
+            if now < self._sleeps_until:
+                # A lock that comes while it sleeps is due later, mostly: only a shorter lease wakes the thread.
+                self._wake.wait(self._sleeps_until - now)
+                self._wake.clear()
+                continue
             try:
                 self.tick()
             except StoreUnavailable as error:
                 logger.warning("locks could not be renewed: %s", error)
+                again_at = now + _AGAIN_SECONDS
             except Exception:
                 # The thread must outlive what it cannot foresee: without it every lock of this process lapses.
                 logger.exception("renewal of locks failed")
+                again_at = now + _AGAIN_SECONDS
+
+    def _go_on(self) -> bool:
+        """Whether there is anything to renew, or was a moment ago; else the thread ends."""
+        with self._starting:
+            if self._kept or self._clock.monotonic_seconds() < self._sleeps_until:
+                return True
+            self._thread = None
+            return False
 
 
 _RENEWERS: "weakref.WeakKeyDictionary[LockStore, tuple[int, Renewer]]" = weakref.WeakKeyDictionary()

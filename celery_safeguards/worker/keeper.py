@@ -77,6 +77,7 @@ class Keeper:
         self._kept: dict[str, Kept] = {}
         self._epoch = ""
         self._wake = threading.Event()
+        self._sleeps_until = 0.0
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.is_store_away = False
@@ -114,8 +115,7 @@ class Keeper:
         if lock is not None:
             kept.lock, kept.max_hold_seconds = HeldLock(ask=lock), max_hold_seconds
         self._kept[owner] = kept
-        if lock is not None and lock.lease_seconds < self._wiring.settings.lease_seconds:
-            # The pause may be longer than this lock's lease.
+        if lock is not None and now + lock.lease_seconds / 3 < self._sleeps_until:
             self._wake.set()
 
     def forget(self, owner: str) -> None:
@@ -217,8 +217,14 @@ class Keeper:
                 # The thread must outlive what it cannot foresee: without it every claim of this worker lapses.
                 logger.exception("renewal failed")
                 answered = False
-            self._wake.wait(self._pause_seconds() if answered else _AGAIN_SECONDS)
-            if not self._stopped:
+            began = self._wiring.clock.monotonic_seconds()
+            while not self._stopped:
+                self._sleeps_until = began + (self._pause_seconds() if answered else _AGAIN_SECONDS)
+                left_seconds = self._sleeps_until - self._wiring.clock.monotonic_seconds()
+                if left_seconds <= 0:
+                    break
+                # Woken by a lock with a shorter lease: then the pause is shorter, too.
+                self._wake.wait(left_seconds)
                 self._wake.clear()
 
     def _pause_seconds(self) -> float:
