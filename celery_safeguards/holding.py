@@ -19,7 +19,6 @@ threads or greenlets that share the `EntityLock` cannot release each other's. A 
 import asyncio
 import logging
 import os
-import socket
 import sys
 import threading
 import uuid
@@ -27,6 +26,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from celery_safeguards._names import host_name
 from celery_safeguards.admission.plan import lock_name
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import LockBusy, LockLost, StoreUnavailable
@@ -132,14 +132,14 @@ async def hold_async(app: Any, lock: EntityLock, /, **fields: Any) -> AsyncItera
 def _acquire(app: Any, lock: EntityLock, fields: dict[str, Any]) -> LockHandle:
     wiring = Wiring.of(app)
     name = lock_name(lock, KeyTemplate(lock.key, may_be_constant=True).render(fields))
-    holder = {"task": "", "task_id": "", "worker": "", "host": socket.gethostname(), "pid": os.getpid()}
+    holder = {"task": "", "task_id": "", "worker": "", "host": host_name(), "pid": os.getpid()}
     holder["thread"] = threading.current_thread().name
     ask = LockAsk(name=name, owner=uuid.uuid4().hex, lease_seconds=lock.lease_seconds, holder=holder)
     grant = acquire_in_turn(wiring.locks, wiring.clock, ask, lock.patience_seconds)
     if grant.held is None:
         raise LockBusy(_who_has_it(name, grant))
     most_seconds = DEFAULT_SECONDS if lock.max_hold_seconds is None else lock.max_hold_seconds
-    renewer_of(wiring.locks, wiring.clock).keep(grant.held, grant.asked_at, most_seconds)
+    renewer_of(wiring.locks, wiring.clock).keep(grant.held, grant.asked_at, most_seconds, grant.lease_seconds)
     return LockHandle(wiring, grant.held)
 
 

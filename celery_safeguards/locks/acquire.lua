@@ -17,7 +17,8 @@ if until_us then
   if ARGV[7] ~= '' then
     local known = redis.call('HGET', KEYS[3], owner)
     local since = known and string.match(known, '^%d+') or text(now)
-    redis.call('HSET', KEYS[3], owner, since .. ' ' .. text(now + tonumber(ARGV[7])) .. ' ' .. ARGV[5])
+    local way = ARGV[6] == 'reserve' and ' keep ' or ' give '
+    redis.call('HSET', KEYS[3], owner, since .. ' ' .. text(now + tonumber(ARGV[7])) .. way .. ARGV[5])
     redis.call('PEXPIRE', KEYS[3], WAKE_MS)
   end
   return reply('barred', now, m, text(until_us) .. '\n' .. (l.text or ''))

@@ -3,8 +3,9 @@
 --   format owner fence lease_until since reserved_for reserved_until
 --
 -- The owner is a token of one acquisition, '-' while nobody holds it. The fence is max(last + 1, server time): it never
--- goes back, and the text outlives its lease by a day for its sake. A released lock is kept for whoever waits longest, for
--- a moment: woken, they find it theirs, and nobody overtakes them.
+-- goes back, and the text outlives its lease by a day for its sake. A released lock goes to whoever waits longest, with
+-- a lease of a moment: woken, they find it theirs, and nobody overtakes them. For one who must take it together with a
+-- claim it is only kept for that moment.
 
 local LOCK = '^(%d+) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+)\n(.*)$'
 local KEPT_US = 86400000000
@@ -59,25 +60,33 @@ local function take_lock(key, l, owner, lease_us, holder, now)
   put_lock(key, l, now)
 end
 
--- Free the lock, and wake who has waited longest of those who were heard lately.
+-- Free the lock, and wake who has waited longest of those who were heard lately. An entry of the line is
+-- 'since heard_until give|keep holder'.
 local function free_lock(key, l, waiting_key, wake_prefix, now)
-  local first, first_since
+  local first, first_since, first_way, first_holder
   local waiting = redis.call('HGETALL', waiting_key)
   for n = 1, #waiting, 2 do
-    local since, heard_until = string.match(waiting[n + 1], '^(%d+) (%d+)')
+    local since, heard_until, way, holder = string.match(waiting[n + 1], '^(%d+) (%d+) (%S+) (.*)$')
     if tonumber(heard_until) < now then
       redis.call('HDEL', waiting_key, waiting[n])
     elseif not first or tonumber(since) < first_since then
-      first, first_since = waiting[n], tonumber(since)
+      first, first_since, first_way, first_holder = waiting[n], tonumber(since), way, holder
     end
   end
-  l.owner, l.lease, l.next, l.next_until = '-', '0', '-', '0'
+  l.owner, l.lease = '-', '0'
+  local fence = '0'
+  if first_way == 'give' then
+    redis.call('HDEL', waiting_key, first)
+    take_lock(key, l, first, RESERVED_US, first_holder, now)
+    fence = l.fence
+  else
+    l.next, l.next_until = first or '-', first and text(now + RESERVED_US) or '0'
+    put_lock(key, l, now)
+  end
   if first then
-    l.next, l.next_until = first, text(now + RESERVED_US)
-    redis.call('RPUSH', wake_prefix .. first, '1')
+    redis.call('RPUSH', wake_prefix .. first, fence)
     redis.call('PEXPIRE', wake_prefix .. first, WAKE_MS)
   end
-  put_lock(key, l, now)
 end
 
 -- Renew the locks from KEYS[first] on, for each of which ARGV has from i on: owner, fence ('0' whatever it is), lease us,

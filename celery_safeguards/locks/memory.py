@@ -12,9 +12,8 @@ from typing import Protocol
 
 from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_seconds, to_us
-from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, LockState, Waiting, lost
+from celery_safeguards.locks.store import GIVEN_SECONDS, Grant, HeldLock, LockAsk, LockState, Waiting, lost
 
-RESERVED_SECONDS = 2.0
 HEARD_SECONDS = 2.5
 
 
@@ -33,6 +32,10 @@ class _Line:
     """Who waits for one lock."""
 
     asks: dict[str, LockAsk] = field(default_factory=dict)
+    to_be_kept: set[str] = field(default_factory=set)
+    """Those who have the lock kept for them, in place of being given it."""
+    given: dict[str, int] = field(default_factory=dict)
+    """The fences of those who were given the lock and do not know it yet."""
     since_us: dict[str, int] = field(default_factory=dict)
     heard_us: dict[str, int] = field(default_factory=dict)
 
@@ -62,18 +65,20 @@ class MemoryLockStore:
             if until_us:
                 if wait:
                     line.asks[ask.owner] = ask
+                    (line.to_be_kept.add if reserve else line.to_be_kept.discard)(ask.owner)
                     line.since_us.setdefault(ask.owner, view.now_us)
                     line.heard_us[ask.owner] = view.now_us
                 state = self._states.get(ask.name, LockState(name=ask.name))
-                return Grant(now_us=view.now_us, barred_until_us=until_us, state=state)
+                return Grant(now_us=view.now_us, epoch=view.epoch, barred_until_us=until_us, state=state)
             if has_waited:
                 self._forget(line, ask.owner)
             if reserve:
                 state = self._states.get(ask.name, LockState(name=ask.name))
-                kept_us = view.now_us + to_us(RESERVED_SECONDS)
+                kept_us = view.now_us + to_us(GIVEN_SECONDS)
                 self._states[ask.name] = replace(state, reserved_for=ask.owner, reserved_until_us=kept_us)
-                return Grant(now_us=view.now_us, is_reserved=True)
-            return Grant(now_us=view.now_us, held=self.take(ask, view))
+                return Grant(now_us=view.now_us, epoch=view.epoch, is_reserved=True)
+            held = self.take(ask, view)
+            return Grant(now_us=view.now_us, epoch=view.epoch, held=held, lease_seconds=ask.lease_seconds)
 
     def barred_until_us(self, ask: LockAsk, view: StoreView) -> int:
         """Return until when this owner may not have the lock; 0: it may now."""
@@ -98,16 +103,19 @@ class MemoryLockStore:
         self._states[ask.name] = replace(state, lease_until_us=lease_until_us)
         return HeldLock(ask=ask, fence=state.fence, epoch=view.epoch)
 
-    def wait(self, ask: LockAsk, seconds: float) -> None:
+    def wait(self, ask: LockAsk, seconds: float) -> int:
         """See `LockStore.wait`."""
         with self._woken:
-            self._woken.wait_for(lambda: self._is_reserved_for(ask), min(seconds, 1.0))
+            line = self._lines.setdefault(ask.name, _Line())
+            self._woken.wait_for(lambda: ask.owner in line.given or self._is_reserved_for(ask), min(seconds, 1.0))
+            return line.given.pop(ask.owner, 0)
 
     def leave(self, ask: LockAsk) -> None:
         """See `LockStore.leave`."""
         with self._house.mutex:
             self._forget(self._lines.setdefault(ask.name, _Line()), ask.owner)
-            if self._is_reserved_for(ask):
+            state = self._states.get(ask.name)
+            if self._is_reserved_for(ask) or (state is not None and state.owner == ask.owner):
                 self._free(ask.name)
 
     def release(self, held: HeldLock) -> None:
@@ -161,10 +169,24 @@ class MemoryLockStore:
             return iter(list(self._states))
 
     def _free(self, name: str) -> None:
-        now_us, line = self._house.look().now_us, self._lines.setdefault(name, _Line())
+        view, line = self._house.look(), self._lines.setdefault(name, _Line())
+        until_us = view.now_us + to_us(GIVEN_SECONDS)
         state = replace(self._states[name], owner="", lease_until_us=0, reserved_for="", reserved_until_us=0)
-        for owner in self._heard(line, now_us)[:1]:
-            state = replace(state, reserved_for=owner, reserved_until_us=now_us + to_us(RESERVED_SECONDS))
+        for owner in self._heard(line, view.now_us)[:1]:
+            if owner in line.to_be_kept:
+                state = replace(state, reserved_for=owner, reserved_until_us=until_us)
+                continue
+            ask = line.asks[owner]
+            self._forget(line, owner)
+            fence = line.given[owner] = max(state.fence + 1, view.now_us)
+            state = LockState(
+                name=name,
+                owner=owner,
+                fence=fence,
+                lease_until_us=until_us,
+                since_us=view.now_us,
+                holder=dict(ask.holder),
+            )
         self._states[name] = state
         self._woken.notify_all()
 
@@ -173,8 +195,9 @@ class MemoryLockStore:
         return sorted(heard, key=lambda owner: line.since_us[owner])
 
     def _forget(self, line: _Line, owner: str) -> None:
-        for each in (line.asks, line.since_us, line.heard_us):
+        for each in (line.asks, line.since_us, line.heard_us, line.given):
             each.pop(owner, None)
+        line.to_be_kept.discard(owner)
 
     def _is_reserved_for(self, ask: LockAsk) -> bool:
         state = self._states.get(ask.name)

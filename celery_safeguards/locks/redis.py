@@ -43,16 +43,18 @@ class RedisLockStore:
         args = [self._lease_us, uuid.uuid4().hex, ask.owner, to_us(ask.lease_seconds), holder_text(ask), *what]
         status, now, epoch, _, _, found = self._client.run(_ACQUIRE, keys, args).split("\n", 5)
         if status == "taken":
-            return Grant(now_us=int(now), held=HeldLock(ask=ask, fence=int(found), epoch=epoch))
+            held = HeldLock(ask=ask, fence=int(found), epoch=epoch)
+            return Grant(now_us=int(now), epoch=epoch, held=held, lease_seconds=ask.lease_seconds)
         if status == "reserved":
-            return Grant(now_us=int(now), is_reserved=True)
+            return Grant(now_us=int(now), epoch=epoch, is_reserved=True)
         until, text = found.split("\n", 1)
-        return Grant(now_us=int(now), barred_until_us=int(until), state=state_of(ask.name, text))
+        return Grant(now_us=int(now), epoch=epoch, barred_until_us=int(until), state=state_of(ask.name, text))
 
-    def wait(self, ask: LockAsk, seconds: float) -> None:
+    def wait(self, ask: LockAsk, seconds: float) -> int:
         """See `LockStore.wait`."""
         # 0 would block for ever.
-        self._client.command("BLPOP", self._keys.wake(ask.owner), f"{max(0.001, min(seconds, 1.0)):.3f}")
+        woken = self._client.command("BLPOP", self._keys.wake(ask.owner), f"{max(0.001, min(seconds, 1.0)):.3f}")
+        return int(woken[1]) if woken else 0
 
     def leave(self, ask: LockAsk) -> None:
         """See `LockStore.leave`."""
@@ -82,7 +84,7 @@ class RedisLockStore:
         _, now_us = self.read(name)
         found = []
         for owner, text in pairs:
-            since, heard_until, holder = text.split(" ", 2)
+            since, heard_until, _, holder = text.split(" ", 3)
             if int(heard_until) >= now_us:
                 found.append(Waiting(owner=owner, since_us=int(since), holder=json.loads(holder)))
         return sorted(found, key=lambda each: each.since_us)

@@ -1,4 +1,4 @@
--- Release a lock, if it is still this owner's at this fence; or stop waiting for it.
+-- Release a lock, if it is still this owner's at this fence; or stop waiting for it, and pass on what was given meanwhile.
 --
 -- KEYS  lock, waiting
 -- ARGV  owner, fence ('0' whatever it is, '' if it only waits), prefix of the keys that wake
@@ -11,7 +11,7 @@ local l = lock_of(KEYS[1])
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[2], owner)
   redis.call('DEL', ARGV[3] .. owner)
-  if l.owner == '-' and l.next == owner then
+  if l.owner == owner or (l.owner == '-' and l.next == owner) then
     free_lock(KEYS[1], l, KEYS[2], ARGV[3], now)
   end
   return '1'

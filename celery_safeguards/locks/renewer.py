@@ -30,12 +30,14 @@ class _Kept:
     held: HeldLock
     until: float
     confirmed: float
+    lease_seconds: float
+    """Of the lease that began at `confirmed`: the first one may be shorter than the lock's."""
     is_lost: bool = False
 
     @property
     def due(self) -> float:
         """When to renew it next, monotonic."""
-        return self.confirmed + self.held.ask.lease_seconds / 3
+        return self.confirmed + self.lease_seconds / 3
 
 
 class Renewer:
@@ -54,7 +56,9 @@ class Renewer:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def keep(self, held: HeldLock, asked_at: float, max_hold_seconds: float) -> None:
+    def keep(
+        self, held: HeldLock, asked_at: float, max_hold_seconds: float, lease_seconds: float | None = None
+    ) -> None:
         """
         Renew a lock from now on.
 
@@ -62,9 +66,11 @@ class Renewer:
             held: the lock.
             asked_at: monotonic time before it was asked for.
             max_hold_seconds: for how long; after that its lease runs out.
+            lease_seconds: of its first lease, if that is not the lock's own.
 
         """
-        self._kept[held.owner] = kept = _Kept(held, asked_at + max_hold_seconds, asked_at)
+        first_lease_seconds = held.ask.lease_seconds if lease_seconds is None else lease_seconds
+        self._kept[held.owner] = kept = _Kept(held, asked_at + max_hold_seconds, asked_at, first_lease_seconds)
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="celery-safeguards-renewer", daemon=True)
@@ -90,7 +96,7 @@ class Renewer:
             raise LockLost("it was released, or is another process's")
         if kept.is_lost:
             raise LockLost(f"{kept.held.name}: another owner has it")
-        if self._clock.monotonic_seconds() >= kept.confirmed + kept.held.ask.lease_seconds:
+        if self._clock.monotonic_seconds() >= kept.confirmed + kept.lease_seconds:
             raise LockLost(f"{kept.held.name}: its lease is over, and could not be renewed")
 
     def tick(self) -> None:
@@ -101,7 +107,7 @@ class Renewer:
             return
         for each, is_renewed in zip(kept, self._store.renew([each.held for each in kept]), strict=True):
             if is_renewed:
-                each.confirmed = sent
+                each.confirmed, each.lease_seconds = sent, each.held.ask.lease_seconds
             else:
                 each.is_lost = True
 

@@ -10,8 +10,9 @@ has; nothing is kept by thread or by process, so that whoever has no token can n
 The fence is max(last + 1, server time in microseconds): it never goes back, not even after the store was wiped. Times
 are the store's own. Nothing is held without a lease.
 
-Who waits is woken: a release keeps the lock for whoever has waited longest and was heard lately, for two seconds, and
-tells them. Who waits for an owner that died is woken by the end of its lease.
+Who waits is woken: a release gives the lock to whoever has waited longest and was heard lately, with a lease of two
+seconds, and tells them. Who must take it together with a claim has it only kept for so long. Who waits for an owner
+that died is woken by the end of its lease.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from celery_safeguards.errors import LockLost
+
+GIVEN_SECONDS = 2.0
+"""The lease of a lock that was given to one who waited, and for how long one is kept: who died waiting bars no longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,9 @@ class Grant:
 
     Attributes:
         now_us: the store's time.
+        epoch: of the store.
         held: the lock, if it was taken.
+        lease_seconds: for how long, from `asked_at` on.
         is_reserved: it is kept for this owner for a moment.
         barred_until_us: until when nobody else gets it, as it stands now.
         state: how it stands, where it was not given.
@@ -109,7 +115,9 @@ class Grant:
     """
 
     now_us: int
+    epoch: str = ""
     held: HeldLock | None = None
+    lease_seconds: float = 0.0
     is_reserved: bool = False
     barred_until_us: int = 0
     state: LockState | None = None
@@ -143,18 +151,26 @@ class LockStore(Protocol):
         Args:
             ask: what for.
             reserve: keep the lock for this owner for two seconds, in place of taking it.
-            wait: if it is not free, count this owner as waiting: it is kept for it in turn. Ask again within a second.
+            wait: if it is not free, count this owner as waiting: in its turn it is given the lock, or with `reserve`
+                has it kept. Ask again within a second.
             has_waited: this owner has asked with `wait` before.
 
         """
         ...
 
-    def wait(self, ask: LockAsk, seconds: float) -> None:
-        """Return when this owner is woken, and at the latest after `seconds`, at most a second; then ask again."""
+    def wait(self, ask: LockAsk, seconds: float) -> int:
+        """
+        Return when this owner is woken, and at the latest after `seconds`, at most a second.
+
+        Returns:
+            The fence of the lock, if it was given to this owner, with a lease of two seconds from some time after this
+            call; 0: ask again.
+
+        """
         ...
 
     def leave(self, ask: LockAsk) -> None:
-        """Stop waiting; a lock that was kept for this owner goes to the next."""
+        """Stop waiting; a lock that was given to this owner, or kept for it, goes to the next."""
         ...
 
     def release(self, held: HeldLock) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from celery_safeguards.clock import Clock, to_seconds
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.locks.store import Grant, LockAsk, LockStore
+from celery_safeguards.locks.store import GIVEN_SECONDS, Grant, HeldLock, LockAsk, LockStore
 
 
 def acquire_in_turn(
@@ -44,7 +44,11 @@ def acquire_in_turn(
             if left_seconds <= 0:
                 store.leave(ask)
                 return grant
-            store.wait(ask, min(left_seconds, to_seconds(grant.barred_until_us - grant.now_us)))
+            asked_at = clock.monotonic_seconds()
+            fence = store.wait(ask, min(left_seconds, to_seconds(grant.barred_until_us - grant.now_us)))
+            if fence:
+                held = HeldLock(ask=ask, fence=fence, epoch=grant.epoch)
+                return replace(grant, held=held, lease_seconds=GIVEN_SECONDS, asked_at=asked_at, state=None)
         except BaseException:
             # Also a time limit's exception: what was asked for last may have been given.
             with suppress(StoreUnavailable):

@@ -8,14 +8,13 @@ before its body, with one round trip, and releases it after, with another.
 
 import logging
 import os
-import socket
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from celery_safeguards._names import host_name
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import LockLost, StoreUnavailable
 from celery_safeguards.headers import OWNER
@@ -39,18 +38,13 @@ class Skipped:
     reason: str
 
 
-@cache
-def _host() -> str:
-    return socket.gethostname()
-
-
 def holder_of(task_name: str, request: Any, pid: int | None = None) -> Mapping[str, Any]:
     """Return who holds a lock, for people and for the proof that an owner is dead."""
     return {
         "task": task_name,
         "task_id": request.id,
         "worker": getattr(request, "hostname", None) or "",
-        "host": _host(),
+        "host": host_name(),
         "pid": pid or os.getpid(),
     }
 
