@@ -10,7 +10,7 @@
 
 local l = KEYS[2] and lock_of(KEYS[2])
 if l and l.owner == ARGV[1] then
-  free_lock(KEYS[2], l, KEYS[3], ARGV[4], now_us())
+  free_lock(KEYS[2], l, KEYS[3], ARGV[4])
 end
 local r = stored(KEYS[1])
 if not r or r.owner ~= ARGV[1] then

@@ -24,10 +24,9 @@ local function lock_of(key)
 end
 
 local function put_lock(key, l, now)
-  local kept_ms = (math.max(tonumber(l.lease), now) - now + KEPT_US) / 1000
-  local head = {'1', l.owner, l.fence, l.lease, l.since, l.next, l.next_until}
-  l.text = table.concat(head, ' ') .. '\n' .. l.holder
-  redis.call('SET', key, l.text, 'PX', text(math.ceil(kept_ms)))
+  l.text = '1 ' .. l.owner .. ' ' .. l.fence .. ' ' .. l.lease .. ' ' .. l.since .. ' ' .. l.next .. ' ' .. l.next_until ..
+    '\n' .. l.holder
+  redis.call('SET', key, l.text, 'PXAT', text((math.max(tonumber(l.lease), now) + KEPT_US) / 1000))
 end
 
 -- Until when `owner` may not have the lock; nil if it may now. `m` is the store's own state.
@@ -60,32 +59,45 @@ local function take_lock(key, l, owner, lease_us, holder, now)
   put_lock(key, l, now)
 end
 
--- Free the lock, and wake who has waited longest of those who were heard lately. An entry of the line is
--- 'since heard_until give|keep holder'.
-local function free_lock(key, l, waiting_key, wake_prefix, now)
+-- The place of an owner in the line: 'since heard_until give|keep holder'.
+local PLACE = '^(%d+) (%d+) (%S+) (.*)$'
+
+-- Give the lock to who has waited longest of those who were heard lately, or keep it for them; false if nobody was.
+local function pass_on(key, l, waiting, waiting_key, wake_prefix, now)
   local first, first_since, first_way, first_holder
-  local waiting = redis.call('HGETALL', waiting_key)
   for n = 1, #waiting, 2 do
-    local since, heard_until, way, holder = string.match(waiting[n + 1], '^(%d+) (%d+) (%S+) (.*)$')
+    local since, heard_until, way, holder = string.match(waiting[n + 1], PLACE)
     if tonumber(heard_until) < now then
       redis.call('HDEL', waiting_key, waiting[n])
     elseif not first or tonumber(since) < first_since then
       first, first_since, first_way, first_holder = waiting[n], tonumber(since), way, holder
     end
   end
-  l.owner, l.lease = '-', '0'
+  if not first then
+    return false
+  end
   local fence = '0'
   if first_way == 'give' then
     redis.call('HDEL', waiting_key, first)
     take_lock(key, l, first, RESERVED_US, first_holder, now)
     fence = l.fence
   else
-    l.next, l.next_until = first or '-', first and text(now + RESERVED_US) or '0'
+    l.next, l.next_until = first, text(now + RESERVED_US)
     put_lock(key, l, now)
   end
-  if first then
-    redis.call('RPUSH', wake_prefix .. first, fence)
-    redis.call('PEXPIRE', wake_prefix .. first, WAKE_MS)
+  redis.call('RPUSH', wake_prefix .. first, fence)
+  redis.call('PEXPIRE', wake_prefix .. first, WAKE_MS)
+  return true
+end
+
+-- Free the lock; whoever waits has it next. Mostly nobody does: then the time is not asked for, and the text is kept as
+-- long as it was to be.
+local function free_lock(key, l, waiting_key, wake_prefix)
+  l.owner, l.lease, l.next, l.next_until = '-', '0', '-', '0'
+  local waiting = redis.call('HGETALL', waiting_key)
+  if #waiting == 0 or not pass_on(key, l, waiting, waiting_key, wake_prefix, now_us()) then
+    local head = '1 - ' .. l.fence .. ' 0 ' .. l.since .. ' - 0\n'
+    redis.call('SET', key, head .. l.holder, 'KEEPTTL')
   end
 end
 

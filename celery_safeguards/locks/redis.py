@@ -104,6 +104,9 @@ class RedisLockStore:
         return str(self._client.run(_RELEASE, keys, [owner, fence, self._keys.wake("")]))
 
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def renewal_words(held: HeldLock) -> list[str | int]:
     """Return what the scripts need to renew a lock."""
     return [held.owner, held.fence, to_us(held.ask.lease_seconds), holder_text(held.ask), held.epoch]
@@ -111,7 +114,7 @@ def renewal_words(held: HeldLock) -> list[str | int]:
 
 def holder_text(ask: LockAsk) -> str:
     """Return who asks, as the lock keeps it."""
-    return json.dumps(dict(ask.holder), separators=(",", ":"))
+    return _to_json(ask.holder)
 
 
 def state_of(name: str, text: str) -> LockState:

@@ -6,18 +6,18 @@
 --
 -- Safe to run twice: the second time finds the lock free at its own fence.
 
-local now, owner = now_us(), ARGV[1]
+local owner = ARGV[1]
 local l = lock_of(KEYS[1])
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[2], owner)
   redis.call('DEL', ARGV[3] .. owner)
   if l.owner == owner or (l.owner == '-' and l.next == owner) then
-    free_lock(KEYS[1], l, KEYS[2], ARGV[3], now)
+    free_lock(KEYS[1], l, KEYS[2], ARGV[3])
   end
   return '1'
 end
 if l.owner == owner and (ARGV[2] == '0' or l.fence == ARGV[2]) then
-  free_lock(KEYS[1], l, KEYS[2], ARGV[3], now)
+  free_lock(KEYS[1], l, KEYS[2], ARGV[3])
   return '1'
 end
 return tonumber(l.fence) > tonumber(ARGV[2]) and ARGV[2] ~= '0' and l.text or '1'

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from celery_safeguards.errors import LockLost
 
 GIVEN_SECONDS = 2.0
-"""The lease of a lock that was given to one who waited, and for how long one is kept: who died waiting bars no longer."""
+"""The lease of a lock that is given to who waits, and for how long one is kept: who died waiting bars no longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
