@@ -12,6 +12,9 @@ from celery.app.task import Context
 from celery.worker.state import task_ready
 
 
+_NO_CONTEXT = Context()
+
+
 def custom_headers(message_headers: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     Return the headers of a message that are not Celery's own.
@@ -19,7 +22,7 @@ def custom_headers(message_headers: Mapping[str, Any] | None) -> dict[str, Any]:
     `Context` collects them itself unless `headers` is given; a worker gives it, so that what travels only between its
     main process and its children is not taken for a header (celery `app/task.py`, `Context._get_custom_headers`).
     """
-    return Context()._get_custom_headers(dict(message_headers or {})) or {}  # noqa: SLF001
+    return _NO_CONTEXT._get_custom_headers(dict(message_headers or {})) or {}  # noqa: SLF001
 
 
 def raised_in_child(exc_info: ExceptionInfo) -> BaseException:
