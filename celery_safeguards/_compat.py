@@ -11,7 +11,6 @@ from billiard.einfo import ExceptionInfo
 from celery.app.task import Context
 from celery.worker.state import task_ready
 
-
 _NO_CONTEXT = Context()
 
 

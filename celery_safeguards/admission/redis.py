@@ -1,6 +1,5 @@
 """Admission on Redis: each method is one script, one round trip; the scripts say why they are safe to run twice."""
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import FORMAT, Record, State, body_of
+from celery_safeguards.ledger.record import FORMAT, Record, State, body_of, to_json
 from celery_safeguards.locks.redis import holder_text, renewal_words, state_of
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, lost
 
@@ -182,7 +181,7 @@ class RedisAdmissionStore:
         lock: LockAsk | None = None,
     ) -> bool:
         """Note that an owner is dead; its claim stays as evidence."""
-        args = [owner, json.dumps(dict(failure)), "1" if keep_right_to_send else ""]
+        args = [owner, to_json(failure), "1" if keep_right_to_send else ""]
         if lock is None:
             return bool(self._client.run(_MARK_LOST, [self._record_key(key)], args))
         keys = [self._record_key(key), self._keys.lock(lock.name), self._keys.waiting(lock.name)]

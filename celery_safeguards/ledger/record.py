@@ -110,7 +110,7 @@ class Record:
 
     def body(self) -> str:
         """Return what only its writers read, as JSON: every field that is not in the head line."""
-        return _to_json({name: value for name, value in vars(self).items() if name not in _IN_HEAD})
+        return to_json({name: value for name, value in vars(self).items() if name not in _IN_HEAD})
 
     @classmethod
     def from_text(cls, text: str) -> "Record":
@@ -151,12 +151,20 @@ _WHOLE_NUMBERS = ("fence", "rev", "lease_until_us", "lost_us", "series_began_us"
 _IN_HEAD = frozenset({"format", "state", "owner", "asking", *_WHOLE_NUMBERS})
 _READ: dict[str, Callable[[Any], Any]] = {"series": tuple, "continued_by": tuple, "result_form": ResultForm}
 _KNOWN = frozenset(each.name for each in fields(Record)) - _IN_HEAD
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode_as_it_is = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Return JSON that every store can read."""
+    text = _encode(value)
+    # Half a surrogate pair, as a broken text of a user's has it, is JSON for Python alone: no store could read it.
+    return text if "\\ud" not in text else _encode_as_it_is(value).encode(errors="replace").decode()
 
 
 def body_of(changed_fields: Mapping[str, Any]) -> str:
     """Return the part of a change that belongs to a record's body, as JSON."""
-    return _to_json({name: value for name, value in changed_fields.items() if name not in _IN_HEAD})
+    return to_json({name: value for name, value in changed_fields.items() if name not in _IN_HEAD})
 
 
 def _known(stored: Mapping[str, Any]) -> dict[str, Any]:

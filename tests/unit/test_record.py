@@ -23,8 +23,10 @@ BY_TYPE = {
     tuple[str, ...]: st.lists(TEXT, max_size=4).map(tuple),
     Mapping[str, Any]: st.dictionaries(TEXT, st.none() | TEXT, max_size=3),
 }
+# An owner is a token of this package's own making.
+OWNERS = st.text("0123456789abcdef", max_size=32)
 RECORDS = st.fixed_dictionaries(
-    {each.name: BY_TYPE[each.type] for each in dataclasses.fields(Record) if each.name != "format"}
+    {each.name: BY_TYPE[each.type] for each in dataclasses.fields(Record) if each.name != "format"} | {"owner": OWNERS}
 ).map(lambda values: Record(**values))
 
 

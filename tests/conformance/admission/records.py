@@ -118,6 +118,28 @@ class Records:
             under_test.write_raw(KEY, format=2)
             under_test.store.read(KEY)
 
+    @pytest.mark.parametrize(
+        ("text", "kept"),
+        [
+            ("💳 €\n\r\t\x00\x7f", None),
+            ('"\\u0041\\', None),
+            ("half \ud83d a pair", "half ? a pair"),
+            ("x" * 100_000, None),
+        ],
+        ids=["control", "quoted", "half-a-pair", "long"],
+    )
+    def test_any_text_of_a_failure_survives_every_write(self, under_test, text, kept):
+        """An error's text that one store cannot read again would hold its key for ever."""
+        store, record = under_test.store, claimed(under_test.store)
+        failed = change(State.RETRY_DUE, failure={"kind": "bug", "error": text}, steps={text: None}, lost_starts=0)
+        store.settle(KEY, record, State.IN_PROGRESS, failed)
+
+        again = taken(store)
+        store.mark_lost(KEY, "B", {"kind": "worker_lost", "error": text})
+
+        found = {again.failure["error"], store.read(KEY).failure["error"], *again.steps}
+        assert found in ({text}, {kept})
+
     def test_no_record_is_none(self, store):
         """Absence would look like a record."""
         assert None is store.read(KEY)
