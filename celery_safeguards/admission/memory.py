@@ -106,6 +106,7 @@ class MemoryAdmissionStore:
                 return self._claim_with(lock, view, key, owner, change)
             target = (owner, change.fields["state"], change.fields.get("asking", False))
             mine = record is not None and target == (record.owner, record.state, record.asking)
+            mine = mine and (lock is None or self.locks.read(lock.name)[0].owner == owner)
             held = self.locks.take(lock, view) if mine and lock else None
             return Answer(view, record, claimed=mine, lock=held)
 
@@ -127,6 +128,7 @@ class MemoryAdmissionStore:
                 raise NotOurs(not_ours(key, held, expected, record))
             if record.state is expected:
                 if lock is not None:
+                    self.locks.check_not_passed_on(lock)
                     self.locks.release(lock)
                 self._write(key, record, change)
             return changed(held, change, self._now_us())

@@ -6,6 +6,7 @@ that a claim and a lock are taken together.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -51,6 +52,7 @@ class MemoryLockStore:
         self._house = house
         self._states: dict[str, LockState] = {}
         self._lines: dict[str, _Line] = {}
+        self._freed: deque[tuple[str, int]] = deque(maxlen=1_000)
         self._woken = threading.Condition(house.mutex)
 
     def wipe(self) -> None:
@@ -75,7 +77,9 @@ class MemoryLockStore:
             if reserve:
                 state = self._states.get(ask.name, LockState(name=ask.name))
                 kept_us = view.now_us + to_us(GIVEN_SECONDS)
-                self._states[ask.name] = replace(state, reserved_for=ask.owner, reserved_until_us=kept_us)
+                if state.owner != ask.owner:
+                    free = replace(state, owner="", lease_until_us=0)
+                    self._states[ask.name] = replace(free, reserved_for=ask.owner, reserved_until_us=kept_us)
                 return Grant(now_us=view.now_us, epoch=view.epoch, is_reserved=True)
             held = self.take(ask, view)
             return Grant(now_us=view.now_us, epoch=view.epoch, held=held, lease_seconds=ask.lease_seconds)
@@ -114,8 +118,7 @@ class MemoryLockStore:
         """See `LockStore.leave`."""
         with self._house.mutex:
             self._forget(self._lines.setdefault(ask.name, _Line()), ask.owner)
-            state = self._states.get(ask.name)
-            if self._is_reserved_for(ask) or (state is not None and state.owner == ask.owner):
+            if self._is_reserved_for(ask):
                 self._free(ask.name)
 
     def release(self, held: HeldLock) -> None:
@@ -123,14 +126,18 @@ class MemoryLockStore:
         with self._house.mutex:
             state = self._states.get(held.name)
             if state is not None and _is_theirs(state, held):
+                self._freed.append((held.owner, state.fence))
                 self._free(held.name)
-            elif self.has_passed_on(held):
-                raise lost(held, state)
+            elif held.fence and (held.owner, held.fence) not in self._freed:
+                self.check_not_passed_on(held)
 
-    def has_passed_on(self, held: HeldLock) -> bool:
-        """Whether anybody else has had the lock since."""
+    def check_not_passed_on(self, held: HeldLock) -> None:
+        """Raise `LockLost` if anybody else has the lock, or has had it since."""
         state = self._states.get(held.name)
-        return state is not None and bool(held.fence) and state.fence > held.fence
+        if state is None:
+            return
+        if state.owner not in {"", held.owner} or (held.fence and state.fence > held.fence):
+            raise lost(held, state)
 
     def renew(self, locks: Sequence[HeldLock]) -> list[bool]:
         """See `LockStore.renew`."""
@@ -141,7 +148,8 @@ class MemoryLockStore:
     def renew_one(self, held: HeldLock, view: StoreView) -> int:
         """Renew one lock, or write it back if the store has lost it; returns its fence, 0 if it is not theirs."""
         state = self._states.get(held.name)
-        if state is None and held.fence and view.epoch != held.epoch:
+        is_lost = state is None or (view.now_us < view.admit_from_us and state.fence < held.fence)
+        if is_lost and held.fence and view.epoch != held.epoch:
             holder = dict(held.ask.holder)
             state = LockState(name=held.name, owner=held.owner, fence=held.fence, since_us=held.fence, holder=holder)
         if state is None or not _is_theirs(state, held):
