@@ -60,7 +60,7 @@ class MemoryAdmissionStore:
             self._expires_us: dict[RecordKey, int] = {}
             self._epoch = ""
             self.locks.wipe()
-            self._admit_from_us = self._takeover_from_us = self._pulse_us = 0
+            self._admit_from_us = self._takeover_from_us = self._away_from_us = self._pulse_us = 0
 
     def view(self) -> StoreView:
         """Return the store's time, epoch and pauses."""
@@ -217,13 +217,14 @@ class MemoryAdmissionStore:
             self._admit_from_us = self._takeover_from_us = now_us + lease_us
         elif heard:
             if now_us - self._pulse_us > lease_us / 2:
-                self._takeover_from_us = now_us + lease_us
+                self._takeover_from_us, self._away_from_us = now_us + lease_us, self._pulse_us
             self._pulse_us = now_us
         return StoreView(
             now_us=now_us,
             epoch=self._epoch,
             admit_from_us=self._admit_from_us,
             takeover_from_us=self._takeover_from_us,
+            away_from_us=self._away_from_us,
         )
 
     def _claim_with(self, lock: LockAsk | None, view: StoreView, key: RecordKey, owner: str, change: Change) -> Answer:

@@ -92,7 +92,8 @@ class MemoryLockStore:
         elif state.owner == ask.owner:
             return 0
         elif state.owner:
-            until_us = state.lease_until_us if view.now_us < state.lease_until_us else view.takeover_from_us
+            was_cut_off = state.lease_until_us > view.away_from_us
+            until_us = max(state.lease_until_us, view.takeover_from_us if was_cut_off else 0)
         else:
             until_us = state.reserved_until_us if state.reserved_for not in {"", ask.owner} else 0
         return until_us if until_us > view.now_us else 0

@@ -62,6 +62,14 @@ def test_a_field_that_is_no_parameter_is_refused_when_the_task_is_registered():
         app.task(by_default, name="ship", lazy=False, base=SafeTask, safeguards=safeguards)
 
 
+def test_a_wait_that_the_time_limit_would_end_is_refused_when_the_task_is_registered():
+    """The child would be killed while it waits, and start to wait anew, and never be told from poison."""
+    app, safeguards = Celery(set_as_current=False), Safeguards(repeatable=True, lock=EntityLock("all", busy="wait"))
+
+    with pytest.raises(ConfigurationError, match=r"EntityLock\(wait_seconds=10\) with time_limit=8"):
+        app.task(by_default, name="ship", lazy=False, base=SafeTask, safeguards=safeguards, time_limit=8)
+
+
 @pytest.fixture
 def name_of():
     """Return a function that names the lock of a call of a task with a given body and lock."""
