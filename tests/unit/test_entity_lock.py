@@ -59,7 +59,7 @@ def test_a_field_that_is_no_parameter_is_refused_when_the_task_is_registered():
     safeguards = Safeguards(repeatable=True, lock=EntityLock("order:{order}"))
 
     with pytest.raises(ConfigurationError, match="'order' is no parameter of the task; did you mean 'order_id'"):
-        app.task(by_default, name="ship", lazy=False, base=SafeTask, safeguards=safeguards)
+        app.task(by_default, name="ship", lazy=False, shared=False, base=SafeTask, safeguards=safeguards)
 
 
 def test_a_wait_that_the_time_limit_would_end_is_refused_when_the_task_is_registered():
@@ -67,7 +67,7 @@ def test_a_wait_that_the_time_limit_would_end_is_refused_when_the_task_is_regist
     app, safeguards = Celery(set_as_current=False), Safeguards(repeatable=True, lock=EntityLock("all", busy="wait"))
 
     with pytest.raises(ConfigurationError, match=r"EntityLock\(wait_seconds=10\) with time_limit=8"):
-        app.task(by_default, name="ship", lazy=False, base=SafeTask, safeguards=safeguards, time_limit=8)
+        app.task(by_default, name="ship", lazy=False, shared=False, base=SafeTask, safeguards=safeguards, time_limit=8)
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ def name_of():
 
     def named(lock, body, *args, **kwargs):
         safeguards = Safeguards(repeatable=True, lock=lock)
-        task = app.task(body, name=f"task-{next(numbers)}", lazy=False, base=SafeTask, safeguards=safeguards)
+        task = app.task(
+            body, name=f"task-{next(numbers)}", lazy=False, shared=False, base=SafeTask, safeguards=safeguards
+        )
         return task.lock_plan.name(args, kwargs)
 
     return named
