@@ -6,72 +6,28 @@ means that the record moved between the question and the write: ask again. Nothi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from celery_safeguards._store_view import StoreView
+from celery_safeguards.admission.hold import Ending, Hold, LockIsHeld, Question
 from celery_safeguards.admission.plan import Plan
-from celery_safeguards.admission.store import AdmissionStore, Change, Continuing, RecordKey
+from celery_safeguards.admission.store import AdmissionStore, Change, Continuing
 from celery_safeguards.clock import Clock
 from celery_safeguards.errors import LockLost, NotOurs
 from celery_safeguards.ledger.decide import (
     Arrival,
     Ask,
     Bury,
-    Decision,
     Go,
     OnUnknown,
     Resume,
     decide,
     doubt_of,
 )
-from celery_safeguards.ledger.record import Record, ResultForm, State
-from celery_safeguards.locks.store import Grant, HeldLock, LockAsk
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """
-    A claim that this delivery holds, and the lock that goes with it.
-
-    `lease_ends` and `lock_ends` are monotonic times of this process, counted from before the question was sent: both
-    are over here no later than on the store.
-    """
-
-    key: RecordKey
-    record: Record
-    lease_ends: float
-    epoch: str
-    lock: HeldLock | None = None
-    lock_ends: float = inf
-
-
-class LockIsHeld(Exception):
-    """Raised when the lock that goes with the claim is somebody else's: neither was taken, and no start counted."""
-
-    def __init__(self, grant: Grant) -> None:
-        super().__init__(grant)
-        self.grant = grant
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A decision and what it was taken on."""
-
-    decision: Decision
-    record: Record | None
-    view: StoreView
-    hold: Hold | None = None
-    """There when the decision is carried out already: the first start of a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The body's result, in the form the record keeps it."""
-
-    form: ResultForm
-    text: str = ""
+from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.locks.store import HeldLock, LockAsk
 
 
 class Gate:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore
 
 from celery_safeguards._store_view import StoreView
-from celery_safeguards.admission.gate import Hold, LockIsHeld, Question
+from celery_safeguards.admission.hold import Hold, LockIsHeld, Question
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from celery_safeguards.admission.gate import Gate, Hold
+from celery_safeguards.admission.gate import Gate
+from celery_safeguards.admission.hold import Hold
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.text import ErrorText

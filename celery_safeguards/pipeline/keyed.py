@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_safeguards.admission.gate import Ending, Gate, Hold
+from celery_safeguards.admission.gate import Gate
+from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter

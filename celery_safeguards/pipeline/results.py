@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu.utils.json import dumps, loads
 
-from celery_safeguards.admission.gate import Ending
+from celery_safeguards.admission.hold import Ending
 from celery_safeguards.ledger.record import Record, ResultForm
 
 _NOTHING = Ending(ResultForm.STORED, "null")

@@ -21,7 +21,7 @@ from typing import Any
 
 from kombu.utils.json import dumps, loads
 
-from celery_safeguards.admission.gate import Hold
+from celery_safeguards.admission.hold import Hold
 from celery_safeguards.errors import (
     DeadlineExceeded,
     LeaseLost,

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from celery_safeguards.admission.gate import Ending, Gate, Hold
+from celery_safeguards.admission.gate import Gate
+from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.admission.memory import MemoryAdmissionStore
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import Renewal

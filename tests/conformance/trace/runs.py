@@ -4,7 +4,8 @@ The parts of the world that only hold values: a delivery in its slot, and which 
 
 from dataclasses import dataclass, field
 
-from celery_safeguards.admission.gate import Gate, Hold
+from celery_safeguards.admission.gate import Gate
+from celery_safeguards.admission.hold import Hold
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record
 from tests.conformance.trace.broker import Message

@@ -2,7 +2,7 @@
 Steps of a child after its body: the outcome, the copy that follows it, and the acknowledgement.
 """
 
-from celery_safeguards.admission.gate import Ending
+from celery_safeguards.admission.hold import Ending
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger import decide as answers
 from celery_safeguards.ledger.record import ResultForm, State
