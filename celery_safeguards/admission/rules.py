@@ -118,6 +118,8 @@ class AdmissionRules(ABC):
                 return self._claim_with(lock, room, key, owner, change)
             target = (owner, change.fields["state"], change.fields.get("asking", False))
             mine = record is not None and target == (record.owner, record.state, record.asking)
+            found = room.lock(lock.name) if mine and lock else None
+            mine = mine and (lock is None or (found is not None and found.owner == owner))
             held = lock_rules.take(room, lock) if mine and lock else None
             return Answer(room.view, record, claimed=mine, lock=held)
 
@@ -142,6 +144,7 @@ class AdmissionRules(ABC):
                 raise NotOurs(not_ours(key, held, expected, record))
             if record.state is expected:
                 if lock is not None:
+                    lock_rules.check_not_passed_on(room, lock)
                     lock_rules.release(room, lock)
                 _write(room, key, record, change)
             return changed(held, change, room.view.now_us)

@@ -42,6 +42,14 @@ class MemoryLockRoom:
         """See `LockRoom.put_lock`."""
         self._locks.states[state.name] = state
 
+    def freed(self, name: str) -> tuple[str, int] | None:
+        """See `LockRoom.freed`."""
+        return self._locks.freed.get(name)
+
+    def note_freed(self, name: str, owner: str, fence: int) -> None:
+        """See `LockRoom.note_freed`."""
+        self._locks.freed[name] = (owner, fence)
+
     def line(self, name: str) -> Sequence[Place]:
         """See `LockRoom.line`."""
         return list(self._locks.lines.get(name, {}).values())
@@ -69,6 +77,7 @@ class MemoryLockStore(LockRules):
 
     Attributes:
         states: the locks by name.
+        freed: who freed each lock last.
         lines: who waits, by name and owner.
         told: the words that wake, by name and owner; nobody has read them yet.
 
@@ -82,6 +91,7 @@ class MemoryLockStore(LockRules):
     def wipe(self) -> None:
         """Lose everything."""
         self.states: dict[str, LockState] = {}
+        self.freed: dict[str, tuple[str, int]] = {}
         self.lines: dict[str, dict[str, Place]] = {}
         self.told: dict[tuple[str, str], int] = {}
 

@@ -47,6 +47,14 @@ class LockRoom(Protocol):
         """Write how a lock stands."""
         ...
 
+    def freed(self, name: str) -> tuple[str, int] | None:
+        """Return who freed a lock last, and at which fence; None: it is not known any more."""
+        ...
+
+    def note_freed(self, name: str, owner: str, fence: int) -> None:
+        """Note who frees a lock, for a release that is sent twice: by then, whoever waited may have it."""
+        ...
+
     def line(self, name: str) -> Sequence[Place]:
         """Return who waits for a lock, in no order."""
         ...
@@ -129,8 +137,11 @@ def acquire(room: LockRoom, ask: LockAsk, *, reserve: bool = False, wait: bool =
     if has_waited:
         room.drop_place(ask.name, ask.owner)
     if reserve:
-        kept_us = view.now_us + to_us(GIVEN_SECONDS)
-        room.put_lock(replace(_state(room, ask.name), reserved_for=ask.owner, reserved_until_us=kept_us))
+        state, kept_us = _state(room, ask.name), view.now_us + to_us(GIVEN_SECONDS)
+        if state.owner != ask.owner:
+            # A lapsed one is free from here on: as its last owner's it would be given to whoever asks next.
+            free = replace(state, owner="", lease_until_us=0)
+            room.put_lock(replace(free, reserved_for=ask.owner, reserved_until_us=kept_us))
         return Grant(now_us=view.now_us, epoch=view.epoch, is_reserved=True)
     return Grant(now_us=view.now_us, epoch=view.epoch, held=take(room, ask), lease_seconds=ask.lease_seconds)
 
@@ -160,10 +171,10 @@ def take(room: LockRoom, ask: LockAsk) -> HeldLock:
 
 
 def leave(room: LockRoom, ask: LockAsk) -> None:
-    """Get out of the line, and pass on what was given or kept; see `LockStore.leave`."""
+    """Get out of the line, and pass on what was kept; see `LockStore.leave`."""
     state = room.lock(ask.name)
     room.drop_place(ask.name, ask.owner)
-    if state is not None and ask.owner == (state.owner or state.reserved_for):
+    if state is not None and not state.owner and state.reserved_for == ask.owner:
         _free(room, state)
 
 
@@ -171,8 +182,9 @@ def release(room: LockRoom, held: HeldLock) -> None:
     """Free the lock and wake who is next; see `LockStore.release`."""
     state = room.lock(held.name)
     if state is not None and _is_theirs(state, held):
+        room.note_freed(held.name, held.owner, state.fence)
         _free(room, state)
-    else:
+    elif held.fence and room.freed(held.name) != (held.owner, held.fence):
         check_not_passed_on(room, held)
 
 
@@ -181,18 +193,25 @@ def check_not_passed_on(room: LockRoom, held: HeldLock) -> None:
     Refuse an owner that is late.
 
     Raises:
-        LockLost: anybody else has had the lock since.
+        LockLost: anybody else has the lock, or has had it since.
 
     """
     state = room.lock(held.name)
-    if state is not None and held.fence and state.fence > held.fence:
+    if state is None:
+        return
+    if state.owner not in {"", held.owner} or (held.fence and state.fence > held.fence):
         raise lost(held, state)
 
 
 def renew(room: LockRoom, held: HeldLock) -> int:
-    """Renew one lock, or write it back if the store has lost it; returns its fence, 0 if it is not theirs."""
+    """
+    Renew one lock, or write it back if the store has lost it; returns its fence, 0 if it is not theirs.
+
+    Of two that are written back, one was late before the store was lost: the higher fence has it, whoever comes first.
+    """
     state, view = room.lock(held.name), room.view
-    if state is None and held.fence and view.epoch != held.epoch:
+    is_lost = state is None or (view.now_us < view.admit_from_us and state.fence < held.fence)
+    if is_lost and held.fence and view.epoch != held.epoch:
         holder = dict(held.ask.holder)
         state = LockState(name=held.name, owner=held.owner, fence=held.fence, since_us=held.fence, holder=holder)
     if state is None or not _is_theirs(state, held):

@@ -170,7 +170,7 @@ class LockStore(Protocol):
         ...
 
     def leave(self, ask: LockAsk) -> None:
-        """Stop waiting; a lock that was given to this owner, or kept for it, goes to the next."""
+        """Stop waiting; a lock that was kept for this owner goes to the next, one that was given must be released."""
         ...
 
     def release(self, held: HeldLock) -> None:

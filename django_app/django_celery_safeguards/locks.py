@@ -65,6 +65,11 @@ class OrmLockStore(LockRules):
         super().leave(ask)
         self._stop_listening(ask)
 
+    def release(self, held: HeldLock) -> None:
+        """See `LockStore.release`."""
+        if not self.house.connection.run(lambda cursor: free_plainly(self.house, cursor, held)):
+            super().release(held)
+
     def read(self, name: str) -> tuple[LockState, int]:
         """See `LockStore.read`."""
         house = self.house
@@ -121,7 +126,7 @@ def take_plainly(house: House, cursor: Any, ask: LockAsk, view: StoreView) -> He
         since_us=view.now_us,
         holder=dict(ask.holder),
     )
-    columns = ("id", "namespace", "name", *rows.LOCK, "used_us", "has_line")
+    columns = ("id", "namespace", "name", *rows.LOCK, *rows.FREED, "used_us", "has_line")
     names = [rows.lock_id(house.namespace, ask.name), house.namespace, shown(ask.name, NAME_CHARS)]
     fence, mine = f"{locks.name}.{locks.list(['fence'])}", f"excluded.{locks.list(['fence'])}"
     replaced = [locks.list([name]) for name in (*rows.LOCK, "used_us") if name != "fence"]
@@ -131,7 +136,7 @@ def take_plainly(house: House, cursor: Any, ask: LockAsk, view: StoreView) -> He
         f"{locks.insert(columns)} ON CONFLICT ({locks.list(['id'])}) DO UPDATE SET {sets}, "
         f"{locks.list(['fence'])} = CASE WHEN {fence} >= {mine} THEN {fence} + 1 ELSE {mine} END "
         f"WHERE {free} RETURNING {locks.list(['fence'])}",
-        [*names, *rows.lock_row(new), until_us, False, "", "", False],
+        [*names, *rows.lock_row(new), "", 0, until_us, False, "", "", False],
     )
     row = cursor.fetchone()
     return None if row is None else HeldLock(ask=ask, fence=row[0], epoch=view.epoch)
@@ -140,9 +145,9 @@ def take_plainly(house: House, cursor: Any, ask: LockAsk, view: StoreView) -> He
 def free_plainly(house: House, cursor: Any, held: HeldLock) -> bool:
     """Free a lock that is this owner's at this fence and that nobody waits for, in one statement; False: it is not."""
     locks = house.tables.locks
-    freed = ("owner", "lease_until_us", "reserved_for", "reserved_until_us")
+    freed = ("owner", "lease_until_us", "reserved_for", "reserved_until_us", *rows.FREED)
     cursor.execute(
         locks.update(freed, by=("id", "owner", "fence", "has_line")),
-        ["", 0, "", 0, rows.lock_id(house.namespace, held.name), held.owner, held.fence, False],
+        ["", 0, "", 0, held.owner, held.fence, rows.lock_id(house.namespace, held.name), held.owner, held.fence, False],
     )
     return bool(cursor.rowcount)

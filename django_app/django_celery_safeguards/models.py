@@ -84,6 +84,8 @@ class LeaseLock(models.Model):
     since_us = models.BigIntegerField()
     reserved_for = _name()
     reserved_until_us = models.BigIntegerField()
+    freed_owner = _name()
+    freed_fence = models.BigIntegerField()
     has_line = models.BooleanField()
     """Whether anybody may be waiting: a release that finds it false looks no further."""
 

@@ -35,6 +35,7 @@ class OrmRoom:
         self._cursor = cursor
         self._records: dict[str, Record | None] = {}
         self._locks: dict[str, LockState | None] = {}
+        self._freed: dict[str, tuple[str, int]] = {}
         self._lines: dict[str, dict[str, Place]] = {}
         self._known: set[str] = set()
         self._puts: dict[str, tuple[RecordKey, Record, int]] = {}
@@ -79,6 +80,15 @@ class OrmRoom:
         id_ = rows.lock_id(self._house.namespace, state.name)
         self._locks[id_] = self._lock_puts[id_] = state
 
+    def freed(self, name: str) -> tuple[str, int] | None:
+        """See `LockRoom.freed`."""
+        self.lock(name)
+        return self._freed.get(rows.lock_id(self._house.namespace, name))
+
+    def note_freed(self, name: str, owner: str, fence: int) -> None:
+        """See `LockRoom.note_freed`."""
+        self._freed[rows.lock_id(self._house.namespace, name)] = (owner, fence)
+
     def line(self, name: str) -> Sequence[Place]:
         """See `LockRoom.line`."""
         return list(self._line(rows.lock_id(self._house.namespace, name)).values())
@@ -121,9 +131,11 @@ class OrmRoom:
             self._records.setdefault(id_, None)
 
     def _read_locks(self, ids: Sequence[str]) -> None:
-        for id_, *row in self._select(self._house.tables.locks, ("id", *rows.LOCK), ids):
+        columns = ("id", *rows.FREED, *rows.LOCK)
+        for id_, freed_owner, freed_fence, *row in self._select(self._house.tables.locks, columns, ids):
             self._known.add(id_)
             self._locks[id_] = rows.lock_of(row)
+            self._freed[id_] = (freed_owner, freed_fence)
         for id_ in ids:
             self._locks.setdefault(id_, None)
 
@@ -163,7 +175,7 @@ class OrmRoom:
         house, table, now_us = self._house, self._house.tables.locks, self.view.now_us
         inserts, updates, marked = [], [], []
         for id_, state in sorted(self._lock_puts.items()):
-            row = [*rows.lock_row(state), max(now_us, state.lease_until_us)]
+            row = [*rows.lock_row(state), *self._freed.get(id_, ("", 0)), max(now_us, state.lease_until_us)]
             has_line = bool(self._lines.get(id_)) or id_ in self._stands_in_line
             if id_ not in self._known:
                 names = [id_, house.namespace, shown(state.name, NAME_CHARS)]
@@ -172,7 +184,7 @@ class OrmRoom:
                 marked.append([*row, has_line, id_])
             else:
                 updates.append([*row, id_])
-        columns = (*rows.LOCK, "used_us")
+        columns = (*rows.LOCK, *rows.FREED, "used_us")
         self._send(table.insert(("id", "namespace", "name", *columns, "has_line")), inserts)
         self._send(table.update((*columns, "has_line")), marked)
         self._send(table.update(columns), updates)

@@ -19,6 +19,7 @@ HEAD = (
 RECORD = (*HEAD, "body", "task")
 RECORD_NAMES = ("id", "namespace", "scope", "key")
 LOCK = ("owner", "fence", "lease_until_us", "since_us", "reserved_for", "reserved_until_us", "body")
+FREED = ("freed_owner", "freed_fence")
 PLACE = ("owner", "since_us", "heard_us", "is_kept", "holder")
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
