@@ -99,7 +99,7 @@ class OrmAdmissionStore(AdmissionRules):
     ) -> Answer:
         """See `AdmissionStore.admit`."""
         if unproven and self.house.dialect.returns:
-            answer = self._claim_plainly(key, owner, change, epoch, lock)
+            answer = self._claim_plainly(key, owner, change, epoch, lock) or self._found_plainly(key)
             if answer is not None:
                 return answer
         return super().admit(key, owner, change, unproven=unproven, epoch=epoch, lock=lock)
@@ -145,6 +145,16 @@ class OrmAdmissionStore(AdmissionRules):
             return Answer(answer.view, answer.record, claimed=True, lock=held)
 
         return self._unless_not_plain(act_with)
+
+    def _found_plainly(self, key: RecordKey) -> Answer | None:
+        """Return the record of a duplicate: what is only read needs no transaction."""
+
+        def act(cursor: Any) -> Answer | None:
+            view = self.house.look_by(cursor, heard=True)
+            record = self._look_up(cursor, key)
+            return None if record is None else Answer(view, record, claimed=False)
+
+        return self.house.connection.run(act)
 
     def _insert(self, key: RecordKey, owner: str, change: Change, epoch: str | None) -> tuple[str, list[Any]]:
         """Return the claim of a first start: written if no row is there, and the store's state does not forbid it."""

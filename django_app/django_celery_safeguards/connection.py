@@ -111,9 +111,9 @@ class OwnConnection:
             except SafeguardsError:
                 raise
             except (DatabaseError, InterfaceError) as error:
-                is_lost = isinstance(error, OperationalError | InterfaceError) and opened.is_lost()
+                is_lost = isinstance(error, OperationalError | InterfaceError) and opened.is_lost(error)
                 self.close()
-                if is_lost and not is_last and not opened.is_new:
+                if is_lost and not is_last:
                     continue
                 if isinstance(error, DataError | NotSupportedError):
                     raise
@@ -122,8 +122,6 @@ class OwnConnection:
                 # A time limit's exception as well, in the midst of an answer: the next question would be given it.
                 self.close()
                 raise
-            finally:
-                opened.is_new = False
         raise AssertionError("the second try returns or raises")
 
     def _with_cursor(self, wrapper: Any, act: Callable[[Any], T]) -> T:
@@ -182,15 +180,16 @@ class _Opened:
     def __init__(self, wrapper: Any) -> None:
         self.wrapper = wrapper
         self.pid = os.getpid()
-        self.is_new = True
         _OPEN.add(self)
 
-    def is_lost(self) -> bool:
+    def is_lost(self, error: Exception) -> bool:
         """Whether the server has ended it: one that is merely slow is not asked again."""
         raw = self.wrapper.connection
         if raw is None or self.wrapper.vendor == "mysql":
             return raw is None or not self.wrapper.is_usable()
-        return bool(getattr(raw, "closed", False))
+        # Its last word comes before the socket's end, which the driver has then not seen yet.
+        severity = getattr(getattr(error.__cause__, "diag", None), "severity_nonlocalized", None)
+        return severity in {"FATAL", "PANIC"} or bool(getattr(raw, "closed", False))
 
     def close(self) -> None:
         if self.pid == os.getpid():

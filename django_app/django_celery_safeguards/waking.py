@@ -60,11 +60,16 @@ def wait_for_word(house: House, ask: LockAsk, seconds: float) -> int:
     """Return the fence of the lock once it was given, or 0: kept, or nothing within `seconds`."""
     mine, ends = channel(house.namespace, ask.owner), time.monotonic() + seconds
     while True:
-        with house.connection.guarded() as raw:
-            left_seconds = max(0.0, ends - time.monotonic())
-            for word in raw.notifies(timeout=left_seconds, stop_after=1):
-                if word.channel == mine:
-                    return int(word.payload)
+        try:
+            with house.connection.guarded() as raw:
+                left_seconds = max(0.0, ends - time.monotonic())
+                for word in raw.notifies(timeout=left_seconds, stop_after=1):
+                    if word.channel == mine:
+                        return int(word.payload)
+        except StoreUnavailable:
+            # Who has lost its connection has heard nothing meanwhile, and asks again; if the database is there.
+            house.connection.raw()
+            return 0
         if time.monotonic() >= ends:
             return 0
 

@@ -89,6 +89,12 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    def backends(self):
+        """Return the pids of all sessions of clients but this one's."""
+        with psycopg.connect(self.url) as connection:
+            where = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            return [pid for (pid,) in connection.execute(f"SELECT pid FROM pg_stat_activity WHERE {where}")]
+
     def _await_answer(self):
         ends = time.monotonic() + _START_SECONDS
         while True:
