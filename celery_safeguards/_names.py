@@ -1,10 +1,12 @@
-"""Names: of user text, readable and of bounded length whatever that text is; and of this host."""
+"""Names: of user text, readable and of bounded length whatever that text is; and of this host and its processes."""
 
 import hashlib
 import socket
 from functools import cache
+from pathlib import Path
 
 _HEAD_CHARS = 80
+_DIGEST_CHARS = 40
 
 
 def bounded_name(name: str, max_bytes: int) -> str:
@@ -12,10 +14,21 @@ def bounded_name(name: str, max_bytes: int) -> str:
     whole = name.encode("utf-8", "surrogatepass")
     if len(whole) <= max_bytes:
         return name
-    return f"{name[:_HEAD_CHARS]}~{hashlib.sha256(whole).hexdigest()[:40]}"
+    # Within the limit, too: a name that is bounded once more stays the same.
+    head = name[:_HEAD_CHARS].encode("utf-8", "surrogatepass")[: max_bytes - _DIGEST_CHARS - 1]
+    return f"{head.decode('utf-8', 'ignore')}~{hashlib.sha256(whole).hexdigest()[:_DIGEST_CHARS]}"
 
 
 @cache
 def host_name() -> str:
     """Return this host's name, asked for once in a process."""
     return socket.gethostname()
+
+
+@cache
+def pid_space() -> str:
+    """Return what tells containers of one host name apart, whose pids mean other processes; '' where there is none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

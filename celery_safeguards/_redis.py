@@ -8,6 +8,7 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:lock:v1:<name>` | string | one lock: holder, fence, who is next | a day after its last use |
 | `{sg:<ns>:0}:waiting:v1:<name>` | hash | who waits for a lock, since when | with the last who waits |
 | `{sg:<ns>:0}:wake:v1:<owner>` | list | the word that wakes one who waits | seconds |
+| `{sg:<ns>:0}:wake:v1:<owner>:freed` | string | the fence that an owner released, for its second try | seconds |
 | `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
 | `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
 | `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
@@ -118,7 +119,7 @@ class Client:
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self.url = url
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._local = threading.local()
 
     def run(self, script: "Script", keys: Sequence[str], args: Sequence[str | int]) -> Any:
@@ -157,8 +158,8 @@ class Client:
         if getattr(local, "pid", None) != os.getpid():
             pool = redis.ConnectionPool.from_url(
                 self.url,
-                socket_timeout=self._timeout_seconds,
-                socket_connect_timeout=self._timeout_seconds,
+                socket_timeout=self.timeout_seconds,
+                socket_connect_timeout=self.timeout_seconds,
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=True,

@@ -19,14 +19,16 @@ threads or greenlets that share the `EntityLock` cannot release each other's. A 
 import asyncio
 import logging
 import os
-import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar, cast
 
-from celery_safeguards._names import host_name
+from celery_safeguards._names import host_name, pid_space
 from celery_safeguards.admission.plan import lock_name
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import LockBusy, LockLost, StoreUnavailable
@@ -40,6 +42,7 @@ from celery_safeguards.signals import lease_lost
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 
 class LockHandle:
@@ -74,11 +77,13 @@ class LockHandle:
     def _release(self) -> None:
         if os.getpid() != self._pid:
             return
-        renewer_of(self._wiring.locks, self._wiring.clock).forget(self._held.owner)
+        is_lost = renewer_of(self._wiring.locks, self._wiring.clock).forget(self._held.owner)
         try:
             self._wiring.locks.release(self._held)
         except StoreUnavailable as error:
             logger.warning("lock %s could not be released, and lapses: %s", self.name, error)
+        if is_lost:
+            raise LockLost(f"{self.name}: lost at fence {self.token}: it was released by somebody else")
 
 
 @contextmanager
@@ -105,8 +110,10 @@ def hold(app: Any, lock: EntityLock, /, **fields: Any) -> Iterator[LockHandle]:
     handle = _acquire(app, lock, fields)
     try:
         yield handle
-    finally:
-        _give_back(handle)
+    except BaseException as error:
+        _give_back(handle, error)
+        raise
+    _give_back(handle)
 
 
 @asynccontextmanager
@@ -114,28 +121,79 @@ async def hold_async(app: Any, lock: EntityLock, /, **fields: Any) -> AsyncItera
     """
     Hold an entity's lock in a coroutine; see `hold`.
 
-    The store is asked in threads of the event loop's executor, so that the loop goes on; a coroutine that waits for its
-    turn occupies one of them. Cancelled while it asks, it gives back what it may have got.
+    The store is asked in threads, so that the loop goes on: one of the loop's executor, or one of its own for an
+    acquisition that may wait, since those who wait could else keep the executor from the release they wait for.
+    Cancelled while it asks, it gives back what it may have got, also when the loop is closed by then.
     """
-    asked = asyncio.ensure_future(asyncio.to_thread(_acquire, app, lock, fields))
+    acquisition = _Acquisition(app, lock, fields)
     try:
-        handle = await asyncio.shield(asked)
+        handle = await _in_thread(acquisition.run, may_wait=lock.patience_seconds > 0)
     except asyncio.CancelledError:
-        asked.add_done_callback(_give_back_late)
+        acquisition.give_up()
         raise
     try:
         yield handle
-    finally:
-        await asyncio.shield(asyncio.to_thread(_give_back, handle, sys.exc_info()[1]))
+    except GeneratorExit as error:
+        # The loop was closed under the coroutine: nothing can be awaited any more.
+        _give_back(handle, error)
+        raise
+    except BaseException as error:
+        await asyncio.shield(_in_thread(partial(_give_back, handle, error)))
+        raise
+    await asyncio.shield(_in_thread(partial(_give_back, handle)))
 
 
-def _acquire(app: Any, lock: EntityLock, fields: dict[str, Any]) -> LockHandle:
+class _Acquisition:
+    """An acquisition in a thread, for a coroutine that may be gone when the answer comes."""
+
+    def __init__(self, app: Any, lock: EntityLock, fields: dict[str, Any]) -> None:
+        self._acquire = partial(_acquire, app, lock, fields)
+        self._deciding = threading.Lock()
+        self._given_up = threading.Event()
+        self._handle: LockHandle | None = None
+
+    def run(self) -> LockHandle:
+        """Acquire; in the thread."""
+        handle = self._acquire(self._given_up)
+        with self._deciding:
+            self._handle = handle
+            is_wanted = not self._given_up.is_set()
+        if not is_wanted:
+            self._release()
+        return handle
+
+    def give_up(self) -> None:
+        """Give back what was or will be acquired; does not block."""
+        with self._deciding:
+            self._given_up.set()
+            is_held = self._handle is not None
+        if is_held:
+            threading.Thread(target=self._release, name="celery-safeguards-hold", daemon=True).start()
+
+    def _release(self) -> None:
+        # The signal and the log tell a loss: there is no block any more to tell it to.
+        with suppress(LockLost):
+            _give_back(cast("LockHandle", self._handle))
+
+
+def _in_thread(call: Callable[[], _Answer], *, may_wait: bool = False) -> "asyncio.Future[_Answer]":
+    # No task: those are cancelled with the loop, before a thread may have begun with them.
+    loop, in_context = asyncio.get_running_loop(), partial(copy_context().run, call)
+    if not may_wait:
+        return loop.run_in_executor(None, in_context)
+    own = ThreadPoolExecutor(1, "celery-safeguards-hold")
+    future = loop.run_in_executor(own, in_context)
+    own.shutdown(wait=False)
+    return future
+
+
+def _acquire(app: Any, lock: EntityLock, fields: dict[str, Any], given_up: threading.Event | None = None) -> LockHandle:
     wiring = Wiring.of(app)
     name = lock_name(lock, KeyTemplate(lock.key, may_be_constant=True).render(fields))
     holder = {"task": "", "task_id": "", "worker": "", "host": host_name(), "pid": os.getpid()}
-    holder["thread"] = threading.current_thread().name
+    holder["pid_space"], holder["thread"] = pid_space(), threading.current_thread().name
     ask = LockAsk(name=name, owner=uuid.uuid4().hex, lease_seconds=lock.lease_seconds, holder=holder)
-    grant = acquire_in_turn(wiring.locks, wiring.clock, ask, lock.patience_seconds)
+    grant = acquire_in_turn(wiring.locks, wiring.clock, ask, lock.patience_seconds, given_up=given_up)
     if grant.held is None:
         raise LockBusy(_who_has_it(name, grant))
     most_seconds = DEFAULT_SECONDS if lock.max_hold_seconds is None else lock.max_hold_seconds
@@ -144,7 +202,6 @@ def _acquire(app: Any, lock: EntityLock, fields: dict[str, Any]) -> LockHandle:
 
 
 def _give_back(handle: LockHandle, raised: BaseException | None = None) -> None:
-    raised = raised or sys.exc_info()[1]
     try:
         handle._release()  # noqa: SLF001 - not for the block: it would go on without the lock
     except LockLost as error:
@@ -152,11 +209,6 @@ def _give_back(handle: LockHandle, raised: BaseException | None = None) -> None:
         if raised is None:
             raise
         logger.warning("%s", error)
-
-
-def _give_back_late(asked: "asyncio.Future[LockHandle]") -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        threading.Thread(target=_give_back, args=(asked.result(),), daemon=True).start()
 
 
 def _who_has_it(name: str, grant: Grant) -> str:

@@ -25,7 +25,7 @@ end
 local now, l = ARGV[6] == '1' and now_us() or 0, nil
 if KEYS[2] and state == ARGV[4] then
   l = lock_of(KEYS[2])
-  if has_passed_on(l, ARGV[16]) then
+  if has_passed_on(l, owner, ARGV[16]) then
     return 'lost\n0\n' .. l.text
   end
 end

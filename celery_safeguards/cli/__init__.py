@@ -21,13 +21,14 @@ from celery.bin.base import handle_preload_options
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.keys import keys
+from celery_safeguards.cli.locks import locks
 from celery_safeguards.cli.replaying import replay, resume_letter
 from celery_safeguards.cli.retry import retry
 from celery_safeguards.cli.store import store
 
 
 def _safeguards(_context: click.Context, **_preloaded: Any) -> None:
-    """Inspect and repair guarded work: dead letters, idempotency keys, retries, the store."""
+    """Inspect and repair guarded work: dead letters, idempotency keys, locks, retries, the store."""
 
 
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
@@ -35,5 +36,5 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 dead.add_command(replay)
 dead.add_command(resume_letter)
-for _group in (dead, keys, retry, store):
+for _group in (dead, keys, locks, retry, store):
     safeguards.add_command(_group)

@@ -27,8 +27,11 @@ if ARGV[8] == '1' then
   redis.call('HDEL', KEYS[3], owner)
 end
 if ARGV[6] == 'reserve' then
-  l.next, l.next_until = owner, text(now + RESERVED_US)
-  put_lock(KEYS[2], l, now)
+  if l.owner ~= owner then
+    -- A lapsed one is free from here on: as its last owner's it would be given to whoever asks next.
+    l.owner, l.lease, l.next, l.next_until = '-', '0', owner, text(now + RESERVED_US)
+    put_lock(KEYS[2], l, now)
+  end
   return reply('reserved', now, m, '')
 end
 take_lock(KEYS[2], l, owner, tonumber(ARGV[4]), ARGV[5], now)

@@ -103,13 +103,14 @@ end
 
 -- Renew the locks from KEYS[first] on, for each of which ARGV has from i on: owner, fence ('0' whatever it is), lease us,
 -- holder, epoch. Returns the fence of each, '0' for one that is not its owner's. One that the store has lost is written
--- back, but only into another epoch than the owner's: in the same one it was released.
+-- back, but only into another epoch than the owner's: in the same one it was released. Of two that are written back, one
+-- was late before the store was lost: the higher fence has it, whoever comes first. Once the pause is over, neither.
 local function renew_locks(first, i, now, m)
   local fences = {}
   for n = first, #KEYS do
     local key, owner, fence, l = KEYS[n], ARGV[i], ARGV[i + 1], lock_of(KEYS[n])
-    local is_lost = not l.text and fence ~= '0' and m[1] ~= ARGV[i + 4]
-    if is_lost then
+    local is_lost = not l.text or (now < tonumber(m[2]) and tonumber(l.fence) < tonumber(fence))
+    if is_lost and fence ~= '0' and m[1] ~= ARGV[i + 4] then
       l.owner, l.fence, l.since, l.holder = owner, fence, fence, ARGV[i + 3]
     end
     if l.owner == owner and (fence == '0' or l.fence == fence) then
@@ -124,7 +125,7 @@ local function renew_locks(first, i, now, m)
   return fences
 end
 
--- Whether somebody else has had the lock since `fence` was given.
-local function has_passed_on(l, fence)
-  return tonumber(l.fence) > tonumber(fence)
+-- Whether somebody else than `owner` has the lock, or has had it since `fence` was given; '0': it is not known.
+local function has_passed_on(l, owner, fence)
+  return (l.owner ~= '-' and l.owner ~= owner) or (fence ~= '0' and tonumber(l.fence) > tonumber(fence))
 end

@@ -52,8 +52,10 @@ class RedisLockStore:
 
     def wait(self, ask: LockAsk, seconds: float) -> int:
         """See `LockStore.wait`."""
+        # Well within a round trip's timeout, or to wait in vain would be taken for a store that is away.
+        most = min(seconds, 1.0, self._client.timeout_seconds / 2)
         # 0 would block for ever.
-        woken = self._client.command("BLPOP", self._keys.wake(ask.owner), f"{max(0.001, min(seconds, 1.0)):.3f}")
+        woken = self._client.command("BLPOP", self._keys.wake(ask.owner), f"{max(0.001, most):.3f}")
         return int(woken[1]) if woken else 0
 
     def leave(self, ask: LockAsk) -> None:

@@ -14,7 +14,8 @@ import logging
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from celery_safeguards.clock import Clock
 from celery_safeguards.errors import LockLost, StoreUnavailable
@@ -33,6 +34,11 @@ class _Kept:
     lease_seconds: float
     """Of the lease that began at `confirmed`: the first one may be shorter than the lock's."""
     is_lost: bool = False
+
+    @property
+    def ends(self) -> float:
+        """When its lease may be over, monotonic."""
+        return self.confirmed + self.lease_seconds
 
     @property
     def due(self) -> float:
@@ -79,9 +85,10 @@ class Renewer:
         if kept.due < self._sleeps_until:
             self._wake.set()
 
-    def forget(self, owner: str) -> None:
-        """Renew this owner's lock no more."""
-        self._kept.pop(owner, None)
+    def forget(self, owner: str) -> bool:
+        """Renew this owner's lock no more; returns whether a renewal has found it lost."""
+        kept = self._kept.pop(owner, None)
+        return kept is not None and kept.is_lost
 
     def check(self, owner: str) -> None:
         """
@@ -96,7 +103,7 @@ class Renewer:
             raise LockLost("it was released, or is another process's")
         if kept.is_lost:
             raise LockLost(f"{kept.held.name}: another owner has it")
-        if self._clock.monotonic_seconds() >= kept.confirmed + kept.lease_seconds:
+        if self._clock.monotonic_seconds() >= kept.ends:
             raise LockLost(f"{kept.held.name}: its lease is over, and could not be renewed")
 
     def tick(self) -> None:
@@ -105,7 +112,9 @@ class Renewer:
         kept = [each for each in tuple(self._kept.values()) if sent < each.until and not each.is_lost]
         if not kept:
             return
-        for each, is_renewed in zip(kept, self._store.renew([each.held for each in kept]), strict=True):
+        # After its lease another may have had it: then it must not be written back into a store that was wiped since.
+        held = [each.held if sent < each.ends else replace(each.held, fence=0) for each in kept]
+        for each, is_renewed in zip(kept, self._store.renew(held), strict=True):
             if is_renewed:
                 each.confirmed, each.lease_seconds = sent, each.held.ask.lease_seconds
             else:
@@ -115,6 +124,8 @@ class Renewer:
         again_at = 0.0
         while self._go_on():
             now = self._clock.monotonic_seconds()
+            # Whatever is kept from here on wakes the thread: it may have come too late to be looked at below.
+            self._sleeps_until = inf
             kept = [each.due for each in tuple(self._kept.values()) if now < each.until and not each.is_lost]
             self._sleeps_until = max(min(kept, default=now + _IDLE_SECONDS), again_at)
             if now < self._sleeps_until:
@@ -141,13 +152,15 @@ class Renewer:
             return False
 
 
-_RENEWERS: "weakref.WeakKeyDictionary[LockStore, tuple[int, Renewer]]" = weakref.WeakKeyDictionary()
+_RENEWERS: "weakref.WeakKeyDictionary[LockStore, dict[int, Renewer]]" = weakref.WeakKeyDictionary()
 
 
 def renewer_of(store: LockStore, clock: Clock) -> Renewer:
     """Return this process's renewer of a store."""
-    pid, found = _RENEWERS.get(store, (0, None))
-    if found is None or pid != os.getpid():
-        found = Renewer(store, clock)
-        _RENEWERS[store] = (os.getpid(), found)
-    return found
+    # By `setdefault`, not by a lock, which a fork could copy while it is held: of two threads that come first, both
+    # must get the same one.
+    by_pid = _RENEWERS.get(store)
+    if by_pid is None:
+        by_pid = _RENEWERS.setdefault(store, {})
+    found = by_pid.get(os.getpid())
+    return found if found is not None else by_pid.setdefault(os.getpid(), Renewer(store, clock))

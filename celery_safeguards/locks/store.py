@@ -163,14 +163,14 @@ class LockStore(Protocol):
         Return when this owner is woken, and at the latest after `seconds`, at most a second.
 
         Returns:
-            The fence of the lock, if it was given to this owner, with a lease of two seconds from some time after this
-            call; 0: ask again.
+            The fence of the lock, if it was given to this owner, with a lease of two seconds from some time after its
+            last question; 0: ask again.
 
         """
         ...
 
     def leave(self, ask: LockAsk) -> None:
-        """Stop waiting; a lock that was kept for this owner goes to the next, one that was given must be released."""
+        """Stop waiting; a lock kept for this owner goes to the next. One that was given is held: release it."""
         ...
 
     def release(self, held: HeldLock) -> None:

@@ -1,5 +1,6 @@
 """Waiting for a lock in turn: woken by whoever releases it, and not by asking again and again."""
 
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
@@ -9,7 +10,13 @@ from celery_safeguards.locks.store import GIVEN_SECONDS, Grant, HeldLock, LockAs
 
 
 def acquire_in_turn(
-    store: LockStore, clock: Clock, ask: LockAsk, patience_seconds: float, *, reserve: bool = False
+    store: LockStore,
+    clock: Clock,
+    ask: LockAsk,
+    patience_seconds: float,
+    *,
+    reserve: bool = False,
+    given_up: threading.Event | None = None,
 ) -> Grant:
     """
     Take a lock, or have it reserved, as soon as it is this owner's turn.
@@ -23,6 +30,7 @@ def acquire_in_turn(
         ask: what for.
         patience_seconds: how long to wait; 0 asks once.
         reserve: have it kept for this owner for two seconds, in place of taking it.
+        given_up: set by another thread when nobody wants the lock any more; looked at each second.
 
     Returns:
         The last answer: without `held` and not reserved, if it was not free in time.
@@ -41,16 +49,23 @@ def acquire_in_turn(
                 return grant
             has_waited = True
             left_seconds = ends - clock.monotonic_seconds()
-            if left_seconds <= 0:
-                store.leave(ask)
+            if left_seconds <= 0 or (given_up is not None and given_up.is_set()):
+                _give_up(store, ask, reserve=reserve)
                 return grant
-            asked_at = clock.monotonic_seconds()
             fence = store.wait(ask, min(left_seconds, to_seconds(grant.barred_until_us - grant.now_us)))
             if fence:
                 held = HeldLock(ask=ask, fence=fence, epoch=grant.epoch)
-                return replace(grant, held=held, lease_seconds=GIVEN_SECONDS, asked_at=asked_at, state=None)
+                # It was given at some time after the question that was answered in vain: its word may be old.
+                return replace(grant, held=held, lease_seconds=GIVEN_SECONDS, state=None)
         except BaseException:
-            # Also a time limit's exception: what was asked for last may have been given.
+            # Also a time limit's exception.
             with suppress(StoreUnavailable):
-                store.leave(ask)
+                _give_up(store, ask, reserve=reserve)
             raise
+
+
+def _give_up(store: LockStore, ask: LockAsk, *, reserve: bool) -> None:
+    """Leave the line, and give back what may have been taken or given since it was last asked for."""
+    store.leave(ask)
+    if not reserve:
+        store.release(HeldLock(ask=ask))

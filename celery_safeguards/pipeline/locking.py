@@ -11,10 +11,12 @@ import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from celery_safeguards._names import host_name
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_safeguards._names import host_name, pid_space
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import LockLost, StoreUnavailable
 from celery_safeguards.headers import OWNER
@@ -46,6 +48,7 @@ def holder_of(task_name: str, request: Any, pid: int | None = None) -> Mapping[s
         "worker": getattr(request, "hostname", None) or "",
         "host": host_name(),
         "pid": pid or os.getpid(),
+        "pid_space": pid_space(),
     }
 
 
@@ -76,7 +79,11 @@ def wait_or_skip(wiring: Wiring, lock: EntityLock, ask: LockAsk, grant: Grant) -
         return Skipped(lock.result_if_skipped, why_barred(ask, grant))
     if not lock.patience_seconds:
         return False
-    return acquire_in_turn(wiring.locks, wiring.clock, ask, lock.patience_seconds, reserve=True).is_reserved
+    try:
+        return acquire_in_turn(wiring.locks, wiring.clock, ask, lock.patience_seconds, reserve=True).is_reserved
+    except SoftTimeLimitExceeded:
+        # The limit is the body's, which has not begun: this wait was in vain.
+        return False
 
 
 def leave_line(wiring: Wiring, ask: LockAsk) -> None:
@@ -118,7 +125,9 @@ class HeldByDelivery:
         if ends - now > lease_seconds / 3:
             return
         try:
-            is_held = self._wiring.locks.renew([self.held])[0]
+            # After its lease another may have had it: it must not be written back into a store that was wiped since.
+            held = self.held if now < ends else replace(self.held, fence=0)
+            is_held = self._wiring.locks.renew([held])[0]
         except StoreUnavailable as error:
             if now < ends:
                 return

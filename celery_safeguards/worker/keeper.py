@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
+_LEAST_PAUSE_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -123,6 +125,11 @@ class Keeper:
         self._kept.pop(owner, None)
 
     @property
+    def has_children(self) -> bool:
+        """Whether bodies run in processes that can be ended."""
+        return self._kill is not None
+
+    @property
     def owners(self) -> tuple[str, ...]:
         """The owners that are renewed."""
         return tuple(self._kept)
@@ -130,6 +137,9 @@ class Keeper:
     def tick(self) -> bool:
         """Renew once; returns whether the store answered."""
         wiring = self._wiring
+        if self.is_store_away:
+            # Before the question: a store that still is away takes its time to say so.
+            self._end_what_is_over()
         sent = wiring.clock.monotonic_seconds()
         kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
         try:
@@ -186,9 +196,8 @@ class Keeper:
         which is renewed no more.
         """
         wiring = self._wiring
-        margin = wiring.settings.store_timeout_seconds
         for each in tuple(self._kept.values()):
-            over = wiring.clock.monotonic_seconds() > each.confirmed + wiring.settings.lease_seconds - margin
+            over = wiring.clock.monotonic_seconds() > self._ends(each)
             if each.key is None or each.has_ended or not over or each.owner not in self._kept:
                 continue
             is_hung = wiring.clock.monotonic_seconds() - each.began >= each.budget_seconds
@@ -199,6 +208,11 @@ class Keeper:
             if self._kill is not None and each.pid is not None:
                 logger.error("%s: %s: ending child %s", each.task_id, reason, each.pid)
                 self._kill(each.pid)
+
+    def _ends(self, kept: Kept) -> float:
+        """Return when a child must be ended: a question that begins before has its answer within the lease."""
+        settings = self._wiring.settings
+        return kept.confirmed + settings.lease_seconds - settings.store_timeout_seconds
 
     def _drain_spool(self) -> None:
         """Move letters that were written while their store was down: at worker start, and once it is back."""
@@ -219,7 +233,9 @@ class Keeper:
                 answered = False
             began = self._wiring.clock.monotonic_seconds()
             while not self._stopped:
-                self._sleeps_until = began + (self._pause_seconds() if answered else _AGAIN_SECONDS)
+                self._sleeps_until = began + (
+                    self._pause_seconds() if answered else self._pause_while_away_seconds(began)
+                )
                 left_seconds = self._sleeps_until - self._wiring.clock.monotonic_seconds()
                 if left_seconds <= 0:
                     break
@@ -232,6 +248,11 @@ class Keeper:
         leases = [each.lock.ask.lease_seconds for each in tuple(self._kept.values()) if each.lock]
         return min(self._wiring.settings.renew_every_seconds, min(leases, default=inf) / 3)
 
+    def _pause_while_away_seconds(self, now: float) -> float:
+        """Return when to ask again, or to end the first child that must be."""
+        ends = [self._ends(each) for each in tuple(self._kept.values()) if each.key is not None and not each.has_ended]
+        return min(_AGAIN_SECONDS, max(_LEAST_PAUSE_SECONDS, min(ends, default=inf) - now))
+
 
 def kill_child(pid: int) -> None:
     """End a pool child at once; it may be gone already."""
@@ -239,6 +260,27 @@ def kill_child(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         logger.info("child %s is gone already", pid)
+
+
+def end_child(pid: int) -> None:
+    """End a pool child as Celery ends one over its limit, and return when it is dead; reaping it is the pool's part."""
+    for number, patience_seconds in ((signal.SIGTERM, 0.1), (signal.SIGKILL, 1.0)):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return
+        ends = time.monotonic() + patience_seconds
+        while time.monotonic() < ends:
+            if _is_dead(pid):
+                return
+            time.sleep(0.005)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 _KEEPERS: "weakref.WeakKeyDictionary[Any, Keeper]" = weakref.WeakKeyDictionary()

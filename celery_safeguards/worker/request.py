@@ -39,7 +39,7 @@ from celery_safeguards.pipeline.refusing import PASSING
 from celery_safeguards.policy import Declared
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.wiring import Wiring
-from celery_safeguards.worker.keeper import keeper_of
+from celery_safeguards.worker.keeper import end_child, keeper_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,20 +61,34 @@ class SafeRequest(Request):  # type: ignore[misc]
             "properties": message.properties or {},
             "delivery_info": self._delivery_info,
         }
+        self._sg_goes_on = False
+        if getattr(self.task, "lock_plan", None) is not None and not self.task.acks_late:
+            # Acknowledged before it runs, nothing of ours would be called at its success (celery 5.7, `Request`).
+            self.on_success = self._on_success_acknowledged
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Renew the claim and the lock that the child is about to take."""
+        # First, since it may acknowledge, or terminate at once.
+        super().on_accepted(pid, time_accepted)
         keeper, key, lock = keeper_of(self.app), self._record_key(), self._lock_ask(pid)
         if keeper is not None and (key is not None or lock is not None):
             budget_seconds = lease_budget_seconds(self.task, self.time_limits)
             hold_seconds = self.task.policy.lock.max_hold_seconds if lock is not None else None
             most_seconds = inf if hold_seconds is None else hold_seconds
             keeper.keep(self.sg_owner, key, self.id, pid, budget_seconds, lock=lock, max_hold_seconds=most_seconds)
-        super().on_accepted(pid, time_accepted)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Signal the child; Celery acknowledges at once, but it may take its time to die, and is renewed until then."""
+        self._sg_goes_on = True
+        try:
+            super().terminate(pool, signal)
+        finally:
+            self._sg_goes_on = False
 
     def acknowledge(self) -> None:
-        """Acknowledge; the claim needs no renewal any more."""
-        self._forget()
+        """Acknowledge; the claim needs no renewal any more, unless its child goes on."""
+        if not self._sg_goes_on:
+            self._forget()
         super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
@@ -96,6 +110,8 @@ class SafeRequest(Request):  # type: ignore[misc]
             return self._lost(error, exc_info)
         if isinstance(error, WorkerLostError | TimeLimitExceeded | Terminated | SystemExit | KeyboardInterrupt):
             # Its process ended before it could: acknowledged early, revoked and terminated, or cancelled.
+            self._forget()
+            self._end_if_over(error)
             self._release_lock()
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
@@ -103,6 +119,7 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Act on a time limit; the soft one is an exception in the child."""
         if soft or self.task.policy.declared is Declared.AT_MOST_ONCE:
             if not soft:
+                self._end_if_over(TimeLimitExceeded(timeout))
                 self._release_lock()
             super().on_timeout(soft, timeout)
         elif not self.acknowledged:
@@ -133,6 +150,7 @@ class SafeRequest(Request):  # type: ignore[misc]
         if self.acknowledged:
             return
         logger.error("%s[%s] was lost: %s", self.name, self.id, error)
+        self._end_if_over(error)
         task_ready(self)
         key = self._record_key()
         if key is not None:
@@ -229,6 +247,16 @@ class SafeRequest(Request):  # type: ignore[misc]
             super().on_failure(exc_info)
         else:
             super().on_timeout(False, float(error.args[0]))
+
+    def _end_if_over(self, error: BaseException) -> None:
+        """End a child that is over its hard limit: Celery tells us first, and what we free must not be in use."""
+        keeper = keeper_of(self.app)
+        if keeper is not None and keeper.has_children and isinstance(error, TimeLimitExceeded):
+            end_child(self.worker_pid)
+
+    def _on_success_acknowledged(self, *args: Any, **options: Any) -> Any:
+        self._forget()
+        return super().on_success(*args, **options)
 
     def _forget(self) -> None:
         keeper = keeper_of(self.app)

@@ -5,8 +5,8 @@ The memory store reads an injected clock. A server has a clock of its own, so th
 `advance(40)` shifts every stored time 40 seconds into the past, which is what 40 seconds of waiting would look like.
 Nothing sleeps, and leases of half a minute keep a slow machine from mattering.
 
-Fences are not shifted: claims that are held compare with them. Who reads a fence as a time, as a copy's `sg_seen` is
-read after a wipe, lowers it by what `advance` returns.
+Fences are not shifted: claims and locks that are held compare with them. Who reads a fence as a time, as a copy's
+`sg_seen` is read after a wipe, lowers it by what `advance` returns.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.ledger.record import Record
+from celery_safeguards.locks.redis import RedisLockStore
 from tests.support import databases
 from tests.support.record_text import text_of
 
@@ -45,6 +46,8 @@ ALL = [
 ]
 RECORD_TIMES = ("lease_until_us", "lost_us", "not_before_us", "doubt_us", "series_began_us")
 META_TIMES = ("admit_from", "pulse", "takeover_from")
+# Of the words of a lock's head, as `locks/lock.lua` has them.
+LOCK_FENCE, LOCK_TIMES = 2, (3, 4, 6)
 
 
 class FakeClock:
@@ -74,10 +77,11 @@ class FakeClock:
 
 class StoreUnderTest(ABC):
     """
-    A store of records with its letters, and what the world may do to it.
+    A store of records with its locks and letters, and what the world may do to it.
 
     Attributes:
         store: the store of records.
+        locks: the locks of the same backend.
         letters: the letters of the same backend. They survive a wipe: protocol and model assume so.
         clock: the clocks of the processes that use the store.
 
@@ -86,6 +90,7 @@ class StoreUnderTest(ABC):
     def __init__(self):
         self.clock = FakeClock()
         self.store = None
+        self.locks = None
         self.letters = None
 
     def advance(self, seconds):
@@ -98,16 +103,24 @@ class StoreUnderTest(ABC):
         """Return a store over the same records, as another process has it."""
 
     @abstractmethod
+    def connect_locks(self):
+        """Return a store over the same locks, as another process has it."""
+
+    @abstractmethod
     def wipe(self):
-        """Lose every record, claim and the epoch."""
+        """Lose every record, claim and lock, and the epoch."""
 
     @abstractmethod
     def expire(self, key):
         """Lose one record, as its retention does."""
 
     @abstractmethod
+    def lose_lock(self, name):
+        """Lose one lock, as an eviction does."""
+
+    @abstractmethod
     def set_clock_back(self, seconds):
-        """Put the store's clock back."""
+        """Put the store's clock back; return by how many microseconds stored fences have moved."""
 
     @abstractmethod
     def write_raw(self, key, **fields):
@@ -124,10 +137,14 @@ class MemoryUnderTest(StoreUnderTest):
         super().__init__()
         self._server = FakeClock()
         self.store = MemoryAdmissionStore(LEASE_SECONDS, self._server.wall_seconds)
+        self.locks = self.store.locks
         self.letters = MemoryLetterStore()
 
     def connect(self):
         return self.store
+
+    def connect_locks(self):
+        return self.locks
 
     def wipe(self):
         self.store.wipe()
@@ -135,8 +152,12 @@ class MemoryUnderTest(StoreUnderTest):
     def expire(self, key):
         self.store._records.pop(key, None)
 
+    def lose_lock(self, name):
+        self.locks.states.pop(name, None)
+
     def set_clock_back(self, seconds):
         self._server.set_back(seconds)
+        return 0
 
     def write_raw(self, key, **fields):
         self.store._records[key] = Record.from_text(text_of(self.store._records[key].having(**fields)))
@@ -155,13 +176,15 @@ class RedisUnderTest(StoreUnderTest):
         self.keys = Keys(namespace)
         self._clients = []
         self.store = self.connect()
+        self.locks = RedisLockStore(self.store._client, self.keys, LEASE_SECONDS)
         self.letters = RedisLetterStore(self.store._client, self.keys)
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def connect(self):
-        client = Client(self._url, timeout_seconds=5)
-        self._clients.append(client)
-        return RedisAdmissionStore(client, self.keys, LEASE_SECONDS)
+        return RedisAdmissionStore(self._connected(), self.keys, LEASE_SECONDS)
+
+    def connect_locks(self):
+        return RedisLockStore(self._connected(), self.keys, LEASE_SECONDS)
 
     def close(self):
         """Close every connection and delete what was stored."""
@@ -172,14 +195,18 @@ class RedisUnderTest(StoreUnderTest):
             client.close()
 
     def wipe(self):
-        for key in (self.keys.meta, *self._all("record:*")):
-            self.client.delete(key)
+        lost = [key for kind in ("record", "lock", "waiting", "wake") for key in self._all(f"{kind}:*")]
+        self.client.delete(self.keys.meta, *lost)
 
     def expire(self, key):
         self.client.delete(self.keys.record(key.scope, key.key))
 
+    def lose_lock(self, name):
+        self.client.delete(self.keys.lock(name))
+
     def set_clock_back(self, seconds):
         self._shift(-to_us(seconds), fences=True)
+        return to_us(seconds)
 
     def write_raw(self, key, **fields):
         self._write(self.keys.record(key.scope, key.key), **fields)
@@ -188,14 +215,24 @@ class RedisUnderTest(StoreUnderTest):
         self._shift(to_us(seconds))
         return to_us(seconds)
 
+    def _connected(self):
+        client = Client(self._url, timeout_seconds=5)
+        self._clients.append(client)
+        return client
+
     def _shift(self, us, *, fences=False):
         names = (*RECORD_TIMES, "fence") if fences else RECORD_TIMES
         for key in self._all("record:*"):
             self._shift_record(key, names, us)
-            left_ms = self.client.pttl(key)
-            if left_ms >= 0:
-                # A time that is over deletes the key, as it would have done by itself.
-                self.client.pexpire(key, left_ms - us // 1000)
+            self._shift_expiry(key, us)
+        for key in self._all("lock:*"):
+            self._shift_lock(key, (*LOCK_TIMES, LOCK_FENCE) if fences else LOCK_TIMES, us)
+            self._shift_expiry(key, us)
+        for key in self._all("waiting:*"):
+            self._shift_waiting(key, us)
+            self._shift_expiry(key, us)
+        for key in self._all("wake:*"):
+            self._shift_expiry(key, us)
         if self.client.exists(self.keys.meta):
             self._shift_fields(self.keys.meta, META_TIMES, us)
 
@@ -203,6 +240,24 @@ class RedisUnderTest(StoreUnderTest):
         record = Record.from_text(self.client.get(key))
         # Never below 1: a 0 means never.
         self._write(key, **{name: max(1, old - us) for name in names if (old := getattr(record, name))})
+
+    def _shift_lock(self, key, places, us):
+        head, _, holder = self.client.get(key).partition("\n")
+        words = head.split(" ")
+        for place in places:
+            words[place] = _shifted(words[place], us)
+        self.client.set(key, f"{' '.join(words)}\n{holder}", keepttl=True)
+
+    def _shift_waiting(self, key, us):
+        for owner, text in self.client.hgetall(key).items():
+            since, heard_until, rest = text.split(" ", 2)
+            self.client.hset(key, owner, f"{_shifted(since, us)} {_shifted(heard_until, us)} {rest}")
+
+    def _shift_expiry(self, key, us):
+        left_ms = self.client.pttl(key)
+        if left_ms >= 0:
+            # A time that is over deletes the key, as it would have done by itself.
+            self.client.pexpire(key, left_ms - us // 1000)
 
     def _write(self, key, **fields):
         self.client.set(key, text_of(Record.from_text(self.client.get(key)).having(**fields)), keepttl=True)
@@ -218,6 +273,11 @@ class RedisUnderTest(StoreUnderTest):
         return list(self.client.scan_iter(match=f"{self.keys.tag}:{pattern}", count=1_000))
 
 
+def _shifted(text, us):
+    # Never below 1: a 0 means never.
+    return str(max(1, int(text) - us)) if int(text) else text
+
+
 class OrmUnderTest(StoreUnderTest):
     """The stores of the Django app in a namespace of their own, in one database of the project."""
 
@@ -229,6 +289,7 @@ class OrmUnderTest(StoreUnderTest):
         self._connections = []
         self.store = self.connect()
         self.house = self.store.house
+        self.locks = self.store.locks
         self.letters = OrmLetterStore(self.house)
         self.starts = OrmStartCounter(self.house)
 
@@ -236,6 +297,9 @@ class OrmUnderTest(StoreUnderTest):
         connection = OwnConnection(self.alias, self._timeout_seconds)
         self._connections.append(connection)
         return OrmAdmissionStore(House(connection, self.namespace, LEASE_SECONDS))
+
+    def connect_locks(self):
+        return self.connect().locks
 
     def close(self):
         """Delete what was stored and close every connection."""
@@ -252,8 +316,12 @@ class OrmUnderTest(StoreUnderTest):
     def expire(self, key):
         self._execute(self.house.tables.records.delete(), [rows.record_id(self.namespace, key)])
 
+    def lose_lock(self, name):
+        self._execute(self.house.tables.locks.delete(), [rows.lock_id(self.namespace, name)])
+
     def set_clock_back(self, seconds):
-        self._shift(-to_us(seconds), records=("fence",), locks=("fence",))
+        self._shift(-to_us(seconds), records=("fence",), locks=("fence", "freed_fence"))
+        return to_us(seconds)
 
     def write_raw(self, key, **fields):
         update = self.house.tables.records.update(list(rows.RECORD))

@@ -92,11 +92,11 @@ class Blocked:
             _lock_rows(under_test)
             self._thread.start()
             self.when_blocked(under_test)
-        self._thread.join()
+        self._thread.join(30)
 
     def when_blocked(self, under_test):
-        """Let it wait."""
-        self._thread.join()
+        """Let it wait, until it gives up."""
+        self._thread.join(5)
 
     def kill(self):
         """End the connection that waits, and return once another one does or the call is over."""
@@ -123,7 +123,7 @@ class KilledTwice(Blocked):
     def when_blocked(self, under_test):
         self.kill()
         self.kill()
-        self._thread.join()
+        self._thread.join(5)
 
 
 def _lock_rows(under_test):

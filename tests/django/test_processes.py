@@ -78,14 +78,14 @@ def test_a_forked_child_does_not_touch_its_parents_connection(on_postgres):
     parents = backend_pid(on_postgres)
     inherited = identity(on_postgres.house.connection.raw().fileno())
     context = ForkContext()
-    outcome = context.SimpleQueue()
+    outcome = context.Queue()
 
     children = [
         context.Process(target=work, args=(on_postgres, inherited, number, outcome)) for number in range(PROCESSES)
     ]
     for child in children:
         child.start()
-    found = [outcome.get() for _ in children]
+    found = [outcome.get(timeout=30) for _ in children]
     for child in children:
         child.join()
 
@@ -107,11 +107,11 @@ def test_a_forked_child_reads_what_its_parent_wrote(under_test):
     """A pool's child would know nothing of the claims, or break the file that its parent has open."""
     claimed(under_test.store)
     context = ForkContext()
-    outcome = context.SimpleQueue()
+    outcome = context.Queue()
 
     child = context.Process(target=claim_in_child, args=(under_test, outcome))
     child.start()
-    owner = outcome.get()
+    owner = outcome.get(timeout=30)
     child.join()
 
     assert ("A", 0, "A") == (owner, child.exitcode, under_test.store.read(KEY).owner)

@@ -5,11 +5,13 @@ The public API as users write it; checked by `mypy --strict` and never run.
 from datetime import datetime
 from typing import Any, assert_type
 
+import redis
 from celery import Celery, shared_task
 
 from celery_safeguards import (
     CannotTell,
     DidNotHappen,
+    EntityLock,
     FailureKind,
     Happened,
     Idempotent,
@@ -26,11 +28,19 @@ from celery_safeguards import (
     SafeTask,
     Verify,
     current_safe,
+    fenced_enter,
+    fenced_set,
+    hold,
+    hold_async,
     preview_schedule,
 )
+from celery_safeguards.holding import LockHandle
+from celery_safeguards.pipeline.safe import LockView
+from celery_safeguards.policy import Busy
 from celery_safeguards.retry.schedule import Preview, Schedule
 
 app = Celery("shop", task_cls=SafeTask)
+client = redis.Redis()
 
 
 def find_payment(order_id: int, idempotency_key: str) -> Happened | DidNotHappen | CannotTell:
@@ -92,6 +102,13 @@ EVERY_ANSWER: list[Safeguards] = [
     Safeguards(repeatable=True, retry=None, on_store_down="run_unprotected"),
     Safeguards(at_most_once=True, ensure=None),
 ]
+EVERY_LOCK: list[EntityLock] = [
+    EntityLock("order:{order_id}"),
+    EntityLock("order:{order_id}", scope="mail", lease_seconds=30, max_hold_seconds=600),
+    EntityLock("order:{order_id}", busy="wait", wait_seconds=5),
+    EntityLock("all", busy=Busy.SKIP, skip_result={"skipped": True}),
+]
+STOCK = Safeguards(repeatable=True, lock=EntityLock("stock:{sku}")) | Safeguards(lock=None)
 
 
 @app.task(base=SafeTask, bind=True, safeguards=CHARGE)  # type: ignore[untyped-decorator]
@@ -124,6 +141,32 @@ class Report(SafeTask):
     def run(self, day: datetime) -> str:
         """Override the body with a signature of its own."""
         return day.isoformat()
+
+
+@shared_task(base=SafeTask, bind=True, safeguards=STOCK)  # type: ignore[untyped-decorator]
+def count(self: SafeTask, sku: str) -> None:
+    """Write under the token of the task's lock."""
+    assert_type(self.safe.lock, LockView | None)
+    if self.safe.lock is not None:
+        assert_type(self.safe.lock.token, int)
+        assert_type(self.safe.lock.name, str)
+        fenced_enter(client, sku, self.safe.lock.token)
+
+
+def set_free(sku: str, free: int) -> int:
+    """Hold a lock in plain code."""
+    with hold(app, EVERY_LOCK[0], sku=sku) as lock:
+        assert_type(lock, LockHandle)
+        lock.checkpoint()
+        fenced_set(client, sku, free, lock.token, ttl_seconds=60)
+        return lock.token
+
+
+async def set_free_async(sku: str, free: int) -> None:
+    """Hold a lock in a coroutine."""
+    async with hold_async(app, EVERY_LOCK[0], sku=sku) as lock:
+        assert_type(lock, LockHandle)
+        fenced_set(client, sku, free, lock.token)
 
 
 def is_over(outcome: Outcome, kind: FailureKind) -> bool:
