@@ -13,8 +13,6 @@ may run twice. A statement that took too long is not, which would double the wai
 """
 
 import contextlib
-import copy
-import math
 import os
 import threading
 import weakref
@@ -33,7 +31,8 @@ from django.db.utils import (
 )
 
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
-from django_celery_safeguards.sql import Dialect, set_up_clock
+from django_celery_safeguards.driver import own_settings, set_up
+from django_celery_safeguards.sql import Dialect
 
 _CONFLICT_TRIES = 20
 # Deadlock and serialization failure, as PostgreSQL and MariaDB tell them: whoever begins anew finds the other's work.
@@ -155,12 +154,12 @@ class OwnConnection:
 
     def _open(self) -> "_Opened":
         wrapper = connections.create_connection(self.alias)
-        wrapper.settings_dict = _own_settings(wrapper, self.timeout_seconds)
+        wrapper.settings_dict = own_settings(wrapper, self.timeout_seconds)
         # Closed by whichever thread collects it, once the thread that used it is over.
         wrapper.inc_thread_sharing()
         try:
             wrapper.ensure_connection()
-            _set_up(wrapper, self.timeout_seconds)
+            set_up(wrapper, self.timeout_seconds)
         except (DatabaseError, InterfaceError) as error:
             with contextlib.suppress(DatabaseError, InterfaceError):
                 wrapper.close()
@@ -230,37 +229,3 @@ def _is_conflict(error: DatabaseError) -> bool:
     cause = error.__cause__
     code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
     return isinstance(error, IntegrityError) or (isinstance(code, str | int) and code in _CONFLICTS)
-
-
-def _own_settings(wrapper: Any, timeout_seconds: float) -> dict[str, Any]:
-    """Return the project's settings of a database without what would share or delay a connection."""
-    own = copy.deepcopy(wrapper.settings_dict)
-    own.update(AUTOCOMMIT=True, ATOMIC_REQUESTS=False, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False)
-    options, whole_seconds = own["OPTIONS"], math.ceil(timeout_seconds)
-    for name in ("pool", "isolation_level", "server_side_binding"):
-        options.pop(name, None)
-    if wrapper.vendor == "sqlite":
-        options["timeout"] = timeout_seconds
-    elif wrapper.vendor == "postgresql":
-        # libpq counts whole seconds, and takes 1 for 2.
-        options["connect_timeout"] = max(2, whole_seconds)
-    else:
-        options.update(connect_timeout=whole_seconds, read_timeout=whole_seconds, write_timeout=whole_seconds)
-    return dict(own)
-
-
-def _set_up(wrapper: Any, timeout_seconds: float) -> None:
-    if wrapper.vendor == "sqlite":
-        set_up_clock(wrapper.connection)
-        return
-    if wrapper.vendor == "postgresql":
-        # The second for a process that is frozen between two statements: it would keep its rows from all others.
-        timeout_ms = str(max(1, round(timeout_seconds * 1_000)))
-        sets = "SELECT set_config('statement_timeout', %s, false), "
-        sets += "set_config('idle_in_transaction_session_timeout', %s, false), "
-        sets += "set_config('default_transaction_isolation', 'read committed', false)"
-        values: list[Any] = [timeout_ms, timeout_ms]
-    else:
-        sets, values = "SET SESSION innodb_lock_wait_timeout = %s", [max(1, math.ceil(timeout_seconds))]
-    with wrapper.cursor() as cursor:
-        cursor.execute(sets, values)

@@ -3,6 +3,8 @@ A database that ends a connection, goes away, is slow or is not migrated: `Store
 """
 
 import contextlib
+import os
+import signal
 import threading
 import time
 
@@ -162,6 +164,24 @@ def test_a_statement_that_takes_too_long_is_store_unavailable_and_not_tried_agai
         assert isinstance(blocked.outcome, StoreUnavailable)
         assert 0.4 < blocked.seconds < 0.95
         assert State.IN_PROGRESS is under_test.store.read(KEY).state
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_frozen_is_store_unavailable(on_postgres):
+    """The main process could not end the children whose claims it cannot renew, and would hang with them."""
+    with stores.orm_under_test(on_postgres.alias, timeout_seconds=0.5) as under_test:
+        record = claimed(under_test.store)
+        frozen = backend_pid(under_test)
+        os.kill(frozen, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            with pytest.raises(StoreUnavailable, match="no answer"):
+                under_test.store.read(KEY)
+            assert time.monotonic() - began < 3
+
+            assert record == under_test.store.read(KEY)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
 
 
 @pytest.mark.postgres

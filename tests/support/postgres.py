@@ -64,6 +64,7 @@ class PostgresServer:
         """Make the data directory."""
         if self._user:
             shutil.chown(self.directory, pwd.getpwnam(self._user).pw_uid)
+            self._bring_programs_within_reach()
         options = ["--auth=trust", "--encoding=UTF8", "--no-sync", "--locale=C", "-U", "postgres"]
         self._run("initdb", "-D", str(self._data), *options)
 
@@ -109,6 +110,17 @@ class PostgresServer:
             if Path(serves_from).resolve() != self._data.resolve():
                 raise OSError(f"port {self.port} is served from {serves_from}")
             return
+
+    def _bring_programs_within_reach(self):
+        """Copy the programs where another user may not enter the directory that they are in, as below root's home."""
+        try:
+            self._run("postgres", "--version")
+        except PermissionError:
+            package = self._bin.parents[1]
+            # They find their libraries beside the package.
+            for each in package.parent.glob(f"{package.name}*"):
+                shutil.copytree(each, self.directory / each.name, symlinks=True)
+            self._bin = self.directory / self._bin.relative_to(package.parent)
 
     def _run(self, name, *words):
         command = [str(self._bin / name), *words]
