@@ -173,6 +173,9 @@ def test_a_server_that_is_frozen_is_store_unavailable(on_postgres):
         record = claimed(under_test.store)
         frozen = backend_pid(under_test)
         os.kill(frozen, signal.SIGSTOP)
+        # Whoever waits for it without an end must fail this test, and not hang it.
+        thaw = threading.Timer(10, os.kill, (frozen, signal.SIGCONT))
+        thaw.start()
         began = time.monotonic()
         try:
             with pytest.raises(StoreUnavailable, match="no answer"):
@@ -181,6 +184,7 @@ def test_a_server_that_is_frozen_is_store_unavailable(on_postgres):
 
             assert record == under_test.store.read(KEY)
         finally:
+            thaw.cancel()
             os.kill(frozen, signal.SIGCONT)
 
 
