@@ -68,7 +68,7 @@ def test_a_task_runs_once_on_the_projects_database(under_test):
         )
         options = {"base": SafeTask, "safeguards": Safeguards(idempotent=Idempotent("pay:{order}", on_unknown="rerun"))}
 
-        @app.task(name="shop.pay", **options)
+        @app.task(name="shop.pay", shared=False, **options)
         def pay(order):
             ran.append(order)
             return f"paid {order}"
