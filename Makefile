@@ -41,11 +41,8 @@ format: setup ## put the format right, and what ruff can fix by itself
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## run every benchmark
-	@set -e; for file in benchmarks/[a-z]*.py; do \
-		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
-		name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; \
-	done
+bench: setup ## run every benchmark; each writes benchmarks/results/<name>.json
+	@set -e; for name in overhead locks; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
 
 test-oldest: .venv-oldest/.stamp ## unit, conformance and smoke tests on the lowest versions
 	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) tests/unit tests/conformance

@@ -13,6 +13,8 @@ class StoreView:
     """Nobody is admitted before: one lease after the epoch began, so that owners of a lost record write it back."""
     takeover_from_us: int = 0
     """No lapsed claim is taken over before: the store was away, not the owners."""
+    away_from_us: int = 0
+    """When somebody was heard last before that; known to the store alone, where it is a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class StoreState:
     takeover_from_us: int
     pulse_us: int
     """When a worker was heard last; a twelfth of a lease may be missing, so that not every question is a write."""
+    away_from_us: int = 0
 
     def view(self, now_us: int) -> StoreView:
         """Return what an answer tells of it."""
@@ -32,6 +35,7 @@ class StoreState:
             epoch=self.epoch,
             admit_from_us=self.admit_from_us,
             takeover_from_us=self.takeover_from_us,
+            away_from_us=self.away_from_us,
         )
 
     def heard(self, now_us: int, lease_us: int) -> "StoreState":
@@ -43,7 +47,7 @@ class StoreState:
         """
         silent_us = now_us - self.pulse_us
         if silent_us > lease_us / 2:
-            return replace(self, pulse_us=now_us, takeover_from_us=now_us + lease_us)
+            return replace(self, pulse_us=now_us, takeover_from_us=now_us + lease_us, away_from_us=self.pulse_us)
         return replace(self, pulse_us=now_us) if silent_us > lease_us / 12 else self
 
     def declared_new(self, now_us: int) -> "StoreState":

@@ -33,7 +33,7 @@ from celery_safeguards.admission.plan import lock_name
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import LockBusy, LockLost, StoreUnavailable
 from celery_safeguards.ledger.key import KeyTemplate
-from celery_safeguards.locks.renewer import renewer_of
+from celery_safeguards.locks.renewer import Renewer, renewer_of
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk
 from celery_safeguards.locks.turn import acquire_in_turn
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
@@ -72,12 +72,12 @@ class LockHandle:
         """
         if os.getpid() != self._pid:
             raise LockLost(f"{self.name}: it is held by process {self._pid}, which forked this one")
-        renewer_of(self._wiring.locks, self._wiring.clock).check(self._held.owner)
+        _renewer(self._wiring).check(self._held.owner)
 
     def _release(self) -> None:
         if os.getpid() != self._pid:
             return
-        is_lost = renewer_of(self._wiring.locks, self._wiring.clock).forget(self._held.owner)
+        is_lost = _renewer(self._wiring).forget(self._held.owner)
         try:
             self._wiring.locks.release(self._held)
         except StoreUnavailable as error:
@@ -197,7 +197,7 @@ def _acquire(app: Any, lock: EntityLock, fields: dict[str, Any], given_up: threa
     if grant.held is None:
         raise LockBusy(_who_has_it(name, grant))
     most_seconds = DEFAULT_SECONDS if lock.max_hold_seconds is None else lock.max_hold_seconds
-    renewer_of(wiring.locks, wiring.clock).keep(grant.held, grant.asked_at, most_seconds, grant.lease_seconds)
+    _renewer(wiring).keep(grant.held, grant.asked_at, most_seconds, grant.lease_seconds)
     return LockHandle(wiring, grant.held)
 
 
@@ -209,6 +209,10 @@ def _give_back(handle: LockHandle, raised: BaseException | None = None) -> None:
         if raised is None:
             raise
         logger.warning("%s", error)
+
+
+def _renewer(wiring: Wiring) -> Renewer:
+    return renewer_of(wiring.locks, wiring.clock, wiring.settings.lease_seconds)
 
 
 def _who_has_it(name: str, grant: Grant) -> str:

@@ -4,6 +4,7 @@
 --                 admit_from     nobody is admitted before: one lease after the epoch began
 --                 pulse          the last time any worker was heard
 --                 takeover_from  no lapsed claim is taken before
+--                 away_from      the last time anybody was heard before the last outage
 --
 -- Every worker is heard at least each third of a lease. A pulse older than half a lease means that the store was away
 -- from all of them: their leases may have lapsed although they live, so nobody takes over for one lease from now.
@@ -18,7 +19,7 @@ local function text(number)
 end
 
 local function meta(key, now, lease_us, candidate, heard)
-  local m = redis.call('HMGET', key, 'epoch', 'admit_from', 'takeover_from', 'pulse')
+  local m = redis.call('HMGET', key, 'epoch', 'admit_from', 'takeover_from', 'pulse', 'away_from')
   if not m[1] then
     local from = text(now + lease_us)
     redis.call('HSET', key, 'epoch', candidate, 'admit_from', from, 'takeover_from', from, 'pulse', text(now))
@@ -27,8 +28,8 @@ local function meta(key, now, lease_us, candidate, heard)
   if heard then
     local silent = now - tonumber(m[4])
     if silent > lease_us / 2 then
-      m[3] = text(now + lease_us)
-      redis.call('HSET', key, 'pulse', text(now), 'takeover_from', m[3])
+      m[3], m[5] = text(now + lease_us), m[4]
+      redis.call('HSET', key, 'pulse', text(now), 'takeover_from', m[3], 'away_from', m[5])
     elseif silent > lease_us / 12 then
       redis.call('HSET', key, 'pulse', text(now))
     end

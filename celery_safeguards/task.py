@@ -263,6 +263,12 @@ def _refuse_what_undoes(task: Any, name: str) -> None:
         given = next((vars(each)[option] for each in ours if option in vars(each)), UNSET)
         if given is not UNSET and (given or option in _REFUSED_AT_ANY_VALUE):
             raise ConfigurationError(f"{name}: {option}={given!r} does not go with SafeTask: {fix}")
+    lock = task.policy.lock
+    if lock is not None and task.time_limit and lock.patience_seconds >= task.time_limit:
+        raise ConfigurationError(
+            f"{name}: EntityLock(wait_seconds={lock.patience_seconds:g}) with time_limit={task.time_limit:g}: "
+            "the child would be killed while it waits, again and again; wait for less, or put it off (busy='defer')"
+        )
     late = task.policy.declared is not Declared.AT_MOST_ONCE
     for option in ("acks_late", "acks_on_failure_or_timeout", "acks_on_failure", "acks_on_timeout"):
         if late and getattr(task, option, None) is False:

@@ -341,7 +341,8 @@ class Gate:
         return Change(fields={**own, **fields}, after_seconds=after_seconds or {}, retention_seconds=retention)
 
     def _held(self, record: Record, asked_at: float, view: StoreView, lock: HeldLock | None = None) -> Hold:
-        lock_ends = asked_at + lock.ask.lease_seconds if lock else inf
+        # Counted for no longer than a store that was wiped waits for its owners.
+        lock_ends = asked_at + min(lock.ask.lease_seconds, self._store.lease_seconds) if lock else inf
         return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch, lock, lock_ends)
 
 

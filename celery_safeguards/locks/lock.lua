@@ -37,8 +37,9 @@ local function barred_until(l, owner, now, m)
   elseif l.owner ~= '-' then
     until_us = tonumber(l.lease)
     if until_us <= now then
-      -- Lapsed, but the store was away: its owner could not renew it, and may.
-      until_us = tonumber(m[3])
+      -- Lapsed. If it ran when the store went away, its owner could not renew it, and may. One that had lapsed before is
+      -- nobody's: else who asks once in a while would find the store silent each time, and wait for ever.
+      until_us = until_us > tonumber(m[5] or '0') and tonumber(m[3]) or 0
     end
   elseif not l.text then
     -- Never held, or lost with the store: then its owner is about to write it back.

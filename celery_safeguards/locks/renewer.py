@@ -50,12 +50,20 @@ class Renewer:
     """
     Renews the locks of one process.
 
+    Args:
+        store: of the locks.
+        clock: for the leases.
+        most_seconds: a lease counts for no longer here: for so long a store that was wiped waits for its owners, and
+            one that renews later would find its lock given away.
+
     Safe when: used by any number of threads and greenlets.
+
     """
 
-    def __init__(self, store: LockStore, clock: Clock) -> None:
+    def __init__(self, store: LockStore, clock: Clock, most_seconds: float = inf) -> None:
         self._store = store
         self._clock = clock
+        self._most_seconds = most_seconds
         self._kept: dict[str, _Kept] = {}
         self._wake = threading.Event()
         self._sleeps_until = 0.0
@@ -75,8 +83,8 @@ class Renewer:
             lease_seconds: of its first lease, if that is not the lock's own.
 
         """
-        first_lease_seconds = held.ask.lease_seconds if lease_seconds is None else lease_seconds
-        self._kept[held.owner] = kept = _Kept(held, asked_at + max_hold_seconds, asked_at, first_lease_seconds)
+        first_seconds = min(self._most_seconds, held.ask.lease_seconds if lease_seconds is None else lease_seconds)
+        self._kept[held.owner] = kept = _Kept(held, asked_at + max_hold_seconds, asked_at, first_seconds)
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="celery-safeguards-renewer", daemon=True)
@@ -116,7 +124,7 @@ class Renewer:
         held = [each.held if sent < each.ends else replace(each.held, fence=0) for each in kept]
         for each, is_renewed in zip(kept, self._store.renew(held), strict=True):
             if is_renewed:
-                each.confirmed, each.lease_seconds = sent, each.held.ask.lease_seconds
+                each.confirmed, each.lease_seconds = sent, min(each.held.ask.lease_seconds, self._most_seconds)
             else:
                 each.is_lost = True
 
@@ -155,12 +163,12 @@ class Renewer:
 _RENEWERS: "weakref.WeakKeyDictionary[LockStore, dict[int, Renewer]]" = weakref.WeakKeyDictionary()
 
 
-def renewer_of(store: LockStore, clock: Clock) -> Renewer:
-    """Return this process's renewer of a store."""
+def renewer_of(store: LockStore, clock: Clock, most_seconds: float) -> Renewer:
+    """Return this process's renewer of a store; `most_seconds` as for `Renewer`."""
     # By `setdefault`, not by a lock, which a fork could copy while it is held: of two threads that come first, both
     # must get the same one.
     by_pid = _RENEWERS.get(store)
     if by_pid is None:
         by_pid = _RENEWERS.setdefault(store, {})
     found = by_pid.get(os.getpid())
-    return found if found is not None else by_pid.setdefault(os.getpid(), Renewer(store, clock))
+    return found if found is not None else by_pid.setdefault(os.getpid(), Renewer(store, clock, most_seconds))

@@ -154,7 +154,10 @@ def barred_until_us(room: LockRoom, ask: LockAsk) -> int:
     elif state.owner == ask.owner:
         return 0
     elif state.owner:
-        until_us = state.lease_until_us if view.now_us < state.lease_until_us else view.takeover_from_us
+        # One that had lapsed before the store went away is nobody's: else who asks once in a while would find the store
+        # silent each time, and wait for ever.
+        was_cut_off = state.lease_until_us > view.away_from_us
+        until_us = max(state.lease_until_us, view.takeover_from_us if was_cut_off else 0)
     else:
         until_us = state.reserved_until_us if state.reserved_for not in {"", ask.owner} else 0
     return until_us if until_us > view.now_us else 0

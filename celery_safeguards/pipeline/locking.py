@@ -107,7 +107,7 @@ class HeldByDelivery:
         self._began = self._confirmed = asked_at
         self._renewer: Renewer | None = None
         if request.is_eager:
-            self._renewer = renewer_of(self._wiring.locks, self._wiring.clock)
+            self._renewer = renewer_of(self._wiring.locks, self._wiring.clock, self._wiring.settings.lease_seconds)
             self._renewer.keep(held, asked_at, max_hold_seconds(task, request))
 
     def check(self) -> None:
@@ -118,7 +118,9 @@ class HeldByDelivery:
             LockLost: it is not, or may not be.
 
         """
-        now, lease_seconds = self._wiring.clock.monotonic_seconds(), self.held.ask.lease_seconds
+        # Counted for no longer than a store that was wiped waits for its owners.
+        lease_seconds = min(self.held.ask.lease_seconds, self._wiring.settings.lease_seconds)
+        now = self._wiring.clock.monotonic_seconds()
         if now - self._began >= max_hold_seconds(self._task, self._request):
             raise self._lost("it was held for max_hold_seconds")
         ends = self._confirmed + lease_seconds

@@ -208,7 +208,7 @@ class KeyedSafe(Safe):
         if hold.lock is not None:
             if now - self._began >= max_hold_seconds(self._delivery.task, self._delivery.request):
                 raise self._lock_lost(f"{hold.lock.name}: it was held for max_hold_seconds")
-            if hold.lock_ends - now <= hold.lock.ask.lease_seconds / 3:
+            if hold.lock_ends - now <= min(hold.lock.ask.lease_seconds, self._delivery.gate.lease_seconds) / 3:
                 return True
         return hold.lease_ends - now <= self._delivery.gate.lease_seconds / 3
 

@@ -56,6 +56,13 @@ class Kept:
     """Its outcome is written."""
     lock: HeldLock | None = None
     max_hold_seconds: float = inf
+    lock_confirmed: float = 0.0
+
+    def lock_at(self, now: float) -> HeldLock | None:
+        """Return the lock to renew: without its fence after its lease, since another may have had it meanwhile."""
+        if self.lock is None or now < self.lock_confirmed + self.lock.ask.lease_seconds:
+            return self.lock
+        return HeldLock(ask=self.lock.ask)
 
     @property
     def name(self) -> str:
@@ -115,7 +122,7 @@ class Keeper:
         now = self._wiring.clock.monotonic_seconds()
         kept = Kept(owner, key, task_id, pid, now, budget_seconds, now, self._epoch)
         if lock is not None:
-            kept.lock, kept.max_hold_seconds = HeldLock(ask=lock), max_hold_seconds
+            kept.lock, kept.max_hold_seconds, kept.lock_confirmed = HeldLock(ask=lock), max_hold_seconds, now
         self._kept[owner] = kept
         if lock is not None and now + lock.lease_seconds / 3 < self._sleeps_until:
             self._wake.set()
@@ -144,11 +151,11 @@ class Keeper:
         kept = {each.owner: each for each in tuple(self._kept.values()) if sent - each.began < each.budget_seconds}
         try:
             claims = {owner: each.key for owner, each in kept.items() if each.key is not None}
-            locks = [each.lock for each in kept.values() if each.lock and sent - each.began < each.max_hold_seconds]
-            view, renewed = wiring.admission.renew(claims, locks)
+            locks = [each.lock_at(sent) for each in kept.values() if sent - each.began < each.max_hold_seconds]
+            view, renewed = wiring.admission.renew(claims, [each for each in locks if each])
             self._epoch = view.epoch
             for owner, answer in renewed.items():
-                self._locked(kept[owner], answer.lock_fence, view.epoch)
+                self._locked(kept[owner], answer.lock_fence, view.epoch, sent)
                 if owner in claims:
                     self._answered(kept[owner], answer.renewal, answer.record, view.epoch, sent)
         except StoreUnavailable as error:
@@ -177,10 +184,12 @@ class Keeper:
             # Its outcome is written. The child still sends what follows, or has another task already: not ours to end.
             kept.has_ended = True
 
-    def _locked(self, kept: Kept, fence: int, epoch: str) -> None:
+    def _locked(self, kept: Kept, fence: int, epoch: str, sent: float) -> None:
         """Learn the fence of a lock that is renewed: with it, a store that was wiped is given the lock back."""
-        if kept.lock is not None and fence and (fence, epoch) != (kept.lock.fence, kept.lock.epoch):
-            kept.lock = HeldLock(ask=kept.lock.ask, fence=fence, epoch=epoch)
+        if kept.lock is not None and fence:
+            kept.lock_confirmed = sent
+            if (fence, epoch) != (kept.lock.fence, kept.lock.epoch):
+                kept.lock = HeldLock(ask=kept.lock.ask, fence=fence, epoch=epoch)
 
     def _write_back(self, kept: Kept, record: Record, epoch: str, sent: float) -> None:
         """The store was wiped under a running body: its owner is alive, so its claim is written again."""

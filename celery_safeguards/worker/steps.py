@@ -28,7 +28,7 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        findings = [*undeclared_tasks(parent.app), *odd_schedules(parent.app)]
+        findings = [*undeclared_tasks(parent.app), *odd_schedules(parent.app), *short_locks(parent.app)]
         for finding in findings:
             logger.warning("%s", finding)
         if findings and Wiring.of(parent.app).settings.strict:
@@ -52,6 +52,23 @@ def odd_schedules(app: Any) -> list[Finding]:
         finding
         for name, task in _guarded(app)
         for finding in schedule_findings(name, task.policy.retry, budget_of(task, timeout))
+    ]
+
+
+def short_locks(app: Any) -> list[Finding]:
+    """Return the locks whose lease may be over in an outage that is too short to be told."""
+    lease_seconds = Wiring.of(app).settings.lease_seconds
+    # An outage is told after half a lease of claims; a lock was last renewed up to a third of its own before it began.
+    least_seconds = lease_seconds / 2 / (2 / 3)
+    return [
+        Finding(
+            "SG120",
+            f"its lock may pass on in a short outage of the store: {name} has a lock with "
+            f"lease_seconds={task.policy.lock.lease_seconds:g}, below three quarters of "
+            f"safeguards_lease_seconds={lease_seconds:g}; give {least_seconds:g} or more",
+        )
+        for name, task in _guarded(app)
+        if task.policy.lock is not None and task.policy.lock.lease_seconds < least_seconds
     ]
 
 

@@ -13,7 +13,7 @@ from django_celery_safeguards.connection import OwnConnection
 from django_celery_safeguards.sql import Dialect, Table
 
 _MAX_NAMESPACE_CHARS = 100
-STATE = ("epoch", "admit_from_us", "takeover_from_us", "pulse_us")
+STATE = ("epoch", "admit_from_us", "takeover_from_us", "pulse_us", "away_from_us")
 
 
 class House:

@@ -30,6 +30,7 @@ class StoreState(models.Model):
     admit_from_us = models.BigIntegerField()
     takeover_from_us = models.BigIntegerField()
     pulse_us = models.BigIntegerField()
+    away_from_us = models.BigIntegerField()
 
     class Meta:
         """Names for people."""

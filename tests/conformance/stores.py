@@ -45,7 +45,7 @@ ALL = [
     pytest.param("postgres", marks=pytest.mark.postgres),
 ]
 RECORD_TIMES = ("lease_until_us", "lost_us", "not_before_us", "doubt_us", "series_began_us")
-META_TIMES = ("admit_from", "pulse", "takeover_from")
+META_TIMES = ("admit_from", "pulse", "takeover_from", "away_from")
 # Of the words of a lock's head, as `locks/lock.lua` has them.
 LOCK_FENCE, LOCK_TIMES = 2, (3, 4, 6)
 
@@ -123,6 +123,10 @@ class StoreUnderTest(ABC):
         """Put the store's clock back; return by how many microseconds stored fences have moved."""
 
     @abstractmethod
+    def away_from_us(self):
+        """Return when somebody was heard last before the last outage, in the store's microseconds."""
+
+    @abstractmethod
     def write_raw(self, key, **fields):
         """Write fields of a record behind the store's back."""
 
@@ -158,6 +162,9 @@ class MemoryUnderTest(StoreUnderTest):
     def set_clock_back(self, seconds):
         self._server.set_back(seconds)
         return 0
+
+    def away_from_us(self):
+        return self.store.view().away_from_us
 
     def write_raw(self, key, **fields):
         self.store._records[key] = Record.from_text(text_of(self.store._records[key].having(**fields)))
@@ -207,6 +214,9 @@ class RedisUnderTest(StoreUnderTest):
     def set_clock_back(self, seconds):
         self._shift(-to_us(seconds), fences=True)
         return to_us(seconds)
+
+    def away_from_us(self):
+        return int(self.client.hget(self.keys.meta, "away_from") or 0)
 
     def write_raw(self, key, **fields):
         self._write(self.keys.record(key.scope, key.key), **fields)
@@ -322,6 +332,9 @@ class OrmUnderTest(StoreUnderTest):
     def set_clock_back(self, seconds):
         self._shift(-to_us(seconds), records=("fence",), locks=("fence", "freed_fence"))
         return to_us(seconds)
+
+    def away_from_us(self):
+        return self.store.view().away_from_us
 
     def write_raw(self, key, **fields):
         update = self.house.tables.records.update(list(rows.RECORD))

@@ -73,12 +73,13 @@ class Expected:
     admit_from: int = 0
     epoch: str = ""
 
-    def barred_until(self, asker):
-        """Until when this owner may not have the lock, as it stands."""
+    def barred_until(self, asker, away_from):
+        """Until when this owner may not have the lock, as it stands; an outage counts that cut the lease off."""
         if not self.is_known:
             return self.admit_from
         if self.owner is not None:
-            return 0 if self.owner is asker else max(self.lease_until, self.takeover_from)
+            was_cut_off = self.lease_until > away_from
+            return 0 if self.owner is asker else max(self.lease_until, self.takeover_from if was_cut_off else 0)
         return 0 if self.kept_for in {None, asker} else self.kept_until
 
     def take(self, owner, fence):
@@ -144,9 +145,9 @@ class LockMachine(RuleBasedStateMachine):
     def _ask(self, asker, *, reserve, wait, has_waited=False):
         self._tick()
         expected, asker.asked_at = self.expected, self._own_clock()
-        before, _ = self.locks.read(NAME)
+        before, away_from = self.locks.read(NAME)[0], self.world.away_from_us() + self.off_us
         grant = self.locks.acquire(asker.ask, reserve=reserve, wait=wait, has_waited=has_waited)
-        now, until = grant.now_us + self.off_us, expected.barred_until(asker)
+        now, until = grant.now_us + self.off_us, expected.barred_until(asker, away_from)
         assert (now < until) is (grant.held is None and not grant.is_reserved)
         if now < until:
             assert before == self.locks.read(NAME)[0]

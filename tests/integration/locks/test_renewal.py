@@ -104,7 +104,7 @@ def test_owner_that_ended_in_the_outage_is_waited_for_one_lease_after(fresh_redi
 def test_renewal_ends_with_the_block(app, redis_client):
     """A thread that goes on renewing keeps the lock for ever (ionelmc/python-redis-lock#114)."""
     clock = SystemClock()
-    renewer = renewer_of(Wiring.of(app).locks, clock)
+    renewer = renewer_of(Wiring.of(app).locks, clock, 30.0)
     with hold(app, SHORT, order_id=7):
         thread = renewer._thread
         assert thread.is_alive()
