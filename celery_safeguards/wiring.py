@@ -1,14 +1,20 @@
 """
 What one Celery app's guarded tasks work with: settings, stores, clock and chance.
 
-Made once for each app on first use, and cheap to make: a Redis client connects when it is first asked. Nothing here is
-stored on a task.
+Made once for each app on first use, and cheap to make: a store connects when it is first asked. Nothing here is stored
+on a task.
+
+The scheme of `safeguards_store_url` chooses the stores. Those for Redis and for one process are here; every other comes
+with a package that names them under the scheme, in the entry point group `celery_safeguards.stores`: a function that
+takes `Settings` and returns `Stores`.
 """
 
 import random
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,9 +30,19 @@ from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
-from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.errors import ConfigurationError, nearest
 from celery_safeguards.locks.redis import RedisLockStore
 from celery_safeguards.locks.store import LockStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """One backend behind every port."""
+
+    admission: AdmissionStore
+    locks: LockStore
+    starts: StartCounter
+    letters: LetterStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,43 +79,64 @@ class Wiring:
 
     @classmethod
     def _from(cls, settings: Settings) -> "Wiring":
-        spool = Spool(settings.spool_directory) if settings.spool_directory else None
-        # Not `Random()`: children that are forked from one parent would all draw the same jitter.
-        shared: dict[str, Any] = {"settings": settings, "spool": spool, "chance": random.SystemRandom()}
-        shared["clock"] = SystemClock()
-        if settings.store_url == MEMORY_URL:
-            store = MemoryAdmissionStore(settings.lease_seconds, time.time)
-            store.declare_new()
-            shared["epoch"] = PublisherEpoch(store, shared["clock"])
-            return cls(
-                admission=store, locks=store.locks, starts=MemoryStartCounter(), letters=MemoryLetterStore(), **shared
-            )
-        client = Client(_url(settings), settings.store_timeout_seconds)
-        keys = Keys(settings.namespace)
-        redis_store = RedisAdmissionStore(client, keys, settings.lease_seconds)
+        stores, clock = _opened(settings), SystemClock()
         return cls(
-            admission=redis_store,
-            locks=RedisLockStore(client, keys, settings.lease_seconds),
-            epoch=PublisherEpoch(redis_store, shared["clock"]),
-            starts=RedisStartCounter(client, keys),
-            letters=RedisLetterStore(client, keys),
-            **shared,
+            settings=settings,
+            admission=stores.admission,
+            locks=stores.locks,
+            starts=stores.starts,
+            letters=stores.letters,
+            spool=Spool(settings.spool_directory) if settings.spool_directory else None,
+            epoch=PublisherEpoch(stores.admission, clock),
+            clock=clock,
+            # Not `Random()`: children that are forked from one parent would all draw the same jitter.
+            chance=random.SystemRandom(),
         )
 
 
 _WIRED: "weakref.WeakKeyDictionary[Any, Wiring]" = weakref.WeakKeyDictionary()
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+_STORES_GROUP = "celery_safeguards.stores"
 
 
-def _url(settings: Settings) -> str:
+def _opened(settings: Settings) -> Stores:
     url = settings.store_url
     if not url:
         raise ConfigurationError(
             "safeguards_store_url is not set and the broker is not Redis: give a Redis URL for records and letters, "
             f"or {MEMORY_URL!r} for tests in one process"
         )
-    if urlsplit(url).scheme not in _REDIS_SCHEMES:
+    if url == MEMORY_URL:
+        return _in_memory(settings)
+    scheme = urlsplit(url).scheme
+    if scheme in _REDIS_SCHEMES:
+        return _on_redis(settings, url)
+    given = {each.name: each for each in entry_points(group=_STORES_GROUP)}
+    if scheme not in given:
+        known = ", ".join(f"{each}://" for each in (*_REDIS_SCHEMES, *sorted(given)))
+        hint = nearest(scheme, (*_REDIS_SCHEMES, *given))
+        raise ConfigurationError(f"safeguards_store_url: {url.split('@')[-1]!r} is none of {known}{hint}")
+    try:
+        opener: Callable[[Settings], Stores] = given[scheme].load()
+    except ImportError as error:
         raise ConfigurationError(
-            f"safeguards_store_url: {url.split('@')[-1]!r} is no redis://, rediss:// or unix:// URL"
-        )
-    return url
+            f"safeguards_store_url: {scheme}:// needs what is not installed ({error}): "
+            f"pip install 'celery-safeguards[{scheme}]'"
+        ) from error
+    return opener(settings)
+
+
+def _in_memory(settings: Settings) -> Stores:
+    store = MemoryAdmissionStore(settings.lease_seconds, time.time)
+    store.declare_new()
+    return Stores(admission=store, locks=store.locks, starts=MemoryStartCounter(), letters=MemoryLetterStore())
+
+
+def _on_redis(settings: Settings, url: str) -> Stores:
+    client, keys = Client(url, settings.store_timeout_seconds), Keys(settings.namespace)
+    return Stores(
+        admission=RedisAdmissionStore(client, keys, settings.lease_seconds),
+        locks=RedisLockStore(client, keys, settings.lease_seconds),
+        starts=RedisStartCounter(client, keys),
+        letters=RedisLetterStore(client, keys),
+    )

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from example_project.gateway import Gateway, GatewayClient
-from tests.support import apps, servers, workers
+from tests.support import apps, databases, postgres, servers, workers
 from tests.support.announcements import Announcements
 from tests.support.sockets import free_port
 
@@ -36,6 +36,37 @@ def redis_url():
         return
     with servers.redis_server() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def sqlite_alias(tmp_path_factory):
+    """Name of a migrated SQLite database of the project, for the whole session."""
+    file = tmp_path_factory.mktemp("sqlite") / "db.sqlite3"
+    with databases.added("sqlite", databases.sqlite(file)) as alias:
+        databases.migrate(alias)
+        yield alias
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """URL of a PostgreSQL server for the whole session: given by the environment, or embedded."""
+    given = postgres.given_url()
+    if given:
+        yield given
+        return
+    with postgres.postgres_server() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_alias(postgres_url):
+    """Name of a migrated PostgreSQL database of the project, for the whole session."""
+    with (
+        postgres.fresh_database(postgres_url) as url,
+        databases.added("postgres", databases.postgres(url)) as alias,
+    ):
+        databases.migrate(alias)
+        yield alias
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """
 The stores under test behind one interface, with time that passes on command.
 
-The memory store reads an injected clock. A Redis server has a clock of its own, so there the store is moved instead:
+The memory store reads an injected clock. A server has a clock of its own, so there the store is moved instead:
 `advance(40)` shifts every stored time 40 seconds into the past, which is what 40 seconds of waiting would look like.
 Nothing sleeps, and leases of half a minute keep a slow machine from mattering.
 
@@ -24,10 +24,26 @@ from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.locks.redis import RedisLockStore
+from tests.support import databases
 from tests.support.record_text import text_of
 
+# Models can be imported only once there is a project.
+databases.set_up()
+
+from django_celery_safeguards import rows  # noqa: E402
+from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: E402
+from django_celery_safeguards.connection import OwnConnection  # noqa: E402
+from django_celery_safeguards.house import House  # noqa: E402
+from django_celery_safeguards.letters import OrmLetterStore  # noqa: E402
+from django_celery_safeguards.starts import OrmStartCounter  # noqa: E402
+
 LEASE_SECONDS = 30.0
-BOTH = ["memory", pytest.param("redis", marks=pytest.mark.redis)]
+ALL = [
+    "memory",
+    pytest.param("redis", marks=pytest.mark.redis),
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+]
 RECORD_TIMES = ("lease_until_us", "lost_us", "not_before_us", "doubt_us", "series_began_us")
 META_TIMES = ("admit_from", "pulse", "takeover_from", "away_from")
 # Of the words of a lock's head, as `locks/lock.lua` has them.
@@ -141,14 +157,14 @@ class MemoryUnderTest(StoreUnderTest):
         self.store._records.pop(key, None)
 
     def lose_lock(self, name):
-        self.locks._states.pop(name, None)
+        self.locks.states.pop(name, None)
 
     def set_clock_back(self, seconds):
         self._server.set_back(seconds)
         return 0
 
     def away_from_us(self):
-        return self.store._away_from_us
+        return self.store.view().away_from_us
 
     def write_raw(self, key, **fields):
         self.store._records[key] = Record.from_text(text_of(self.store._records[key].having(**fields)))
@@ -272,6 +288,83 @@ def _shifted(text, us):
     return str(max(1, int(text) - us)) if int(text) else text
 
 
+class OrmUnderTest(StoreUnderTest):
+    """The stores of the Django app in a namespace of their own, in one database of the project."""
+
+    def __init__(self, alias, namespace, timeout_seconds=5.0):
+        super().__init__()
+        self.alias = alias
+        self.namespace = namespace
+        self._timeout_seconds = timeout_seconds
+        self._connections = []
+        self.store = self.connect()
+        self.house = self.store.house
+        self.locks = self.store.locks
+        self.letters = OrmLetterStore(self.house)
+        self.starts = OrmStartCounter(self.house)
+
+    def connect(self):
+        connection = OwnConnection(self.alias, self._timeout_seconds)
+        self._connections.append(connection)
+        return OrmAdmissionStore(House(connection, self.namespace, LEASE_SECONDS))
+
+    def connect_locks(self):
+        return self.connect().locks
+
+    def close(self):
+        """Delete what was stored and close every connection."""
+        for table in vars(self.house.tables).values():
+            self._execute(f"DELETE FROM {table.name} WHERE namespace = %s", [self.namespace])
+        for connection in self._connections:
+            connection.close()
+
+    def wipe(self):
+        for name in ("state", "records", "locks", "waiters"):
+            table = getattr(self.house.tables, name)
+            self._execute(f"DELETE FROM {table.name} WHERE namespace = %s", [self.namespace])
+
+    def expire(self, key):
+        self._execute(self.house.tables.records.delete(), [rows.record_id(self.namespace, key)])
+
+    def lose_lock(self, name):
+        self._execute(self.house.tables.locks.delete(), [rows.lock_id(self.namespace, name)])
+
+    def set_clock_back(self, seconds):
+        self._shift(-to_us(seconds), records=("fence",), locks=("fence", "freed_fence"))
+        return to_us(seconds)
+
+    def away_from_us(self):
+        return self.store.view().away_from_us
+
+    def write_raw(self, key, **fields):
+        update = self.house.tables.records.update(list(rows.RECORD))
+        row = rows.record_row(self.store.read(key).having(**fields))
+        self._execute(update, [*row, rows.record_id(self.namespace, key)])
+
+    def _move_store(self, seconds):
+        self._shift(to_us(seconds))
+        return to_us(seconds)
+
+    def _shift(self, us, *, records=(), locks=()):
+        self._shift_table("records", (*RECORD_TIMES, "expires_us", *records), us)
+        self._shift_table("state", [f"{name}_us" for name in META_TIMES], us)
+        self._shift_table("locks", ("lease_until_us", "since_us", "reserved_until_us", "used_us", *locks), us)
+        self._shift_table("waiters", ("since_us", "heard_us"), us)
+        self._shift_table("starts", ("expires_us",), us)
+
+    def _shift_table(self, name, columns, us):
+        table = getattr(self.house.tables, name)
+        # Never below 1: a 0 means never.
+        moved = (
+            f"{column} = CASE WHEN {column} = 0 THEN 0 WHEN {column} - {us} < 1 THEN 1 ELSE {column} - {us} END"
+            for column in columns
+        )
+        self._execute(f"UPDATE {table.name} SET {', '.join(moved)} WHERE namespace = %s", [self.namespace])
+
+    def _execute(self, statement, values):
+        self.house.connection.run(lambda cursor: cursor.execute(statement, values))
+
+
 @contextlib.contextmanager
 def memory_under_test():
     """Yield the memory store, empty and declared new."""
@@ -291,8 +384,21 @@ def redis_under_test(url, namespace=None):
         under_test.close()
 
 
+@contextlib.contextmanager
+def orm_under_test(alias, namespace=None, **options):
+    """Yield the stores of the Django app in an empty namespace, declared new; its rows are deleted at the end."""
+    under_test = OrmUnderTest(alias, namespace or f"t{uuid.uuid4().hex[:12]}", **options)
+    try:
+        under_test.store.declare_new()
+        yield under_test
+    finally:
+        under_test.close()
+
+
 def opened(request, name):
     """Return the context of the store of this name, for a fixture."""
     if name == "memory":
         return memory_under_test()
+    if name in {"sqlite", "postgres"}:
+        return orm_under_test(request.getfixturevalue(f"{name}_alias"))
     return redis_under_test(request.getfixturevalue("redis_url"))

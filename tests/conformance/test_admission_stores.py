@@ -32,7 +32,7 @@ from tests.support.sockets import Cutter, free_port
 KEYS_OF_EACH_PROCESS = 10
 
 
-@pytest.fixture(params=stores.BOTH)
+@pytest.fixture(params=stores.ALL)
 def under_test(request):
     with stores.opened(request, request.param) as under_test:
         yield under_test

@@ -8,10 +8,10 @@ import pytest
 
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.deadletter.letter import LetterUnreadable
-from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import StoreUnavailable
+from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
 from tests.support.sockets import Cutter, free_port
 
@@ -29,9 +29,10 @@ def redis_letters(redis_url, namespace):
     store._client.close()
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=stores.ALL)
 def store(request):
-    return MemoryLetterStore() if request.param == "memory" else request.getfixturevalue("redis_letters")
+    with stores.opened(request, request.param) as under_test:
+        yield under_test.letters
 
 
 class TestLetterStores(LetterStoreContract):

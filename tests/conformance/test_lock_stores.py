@@ -28,7 +28,7 @@ LOCKS_OF_EACH_PROCESS = 10
 HELD = HeldLock(ask=ask("A"), fence=1, epoch="older")
 
 
-@pytest.fixture(params=stores.BOTH)
+@pytest.fixture(params=stores.ALL)
 def under_test(request):
     with stores.opened(request, request.param) as under_test:
         yield under_test

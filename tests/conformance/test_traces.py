@@ -85,7 +85,7 @@ ENDS_WITH_THE_ONLY_EFFECT = {
 }
 
 
-@pytest.fixture(params=stores.BOTH)
+@pytest.fixture(params=stores.ALL)
 def under_test(request):
     with stores.opened(request, request.param) as under_test:
         yield under_test

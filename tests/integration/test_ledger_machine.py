@@ -418,6 +418,17 @@ def test_any_history_on_redis_keeps_the_rules(redis_url):
     run_state_machine_as_test(OnRedis, settings=SHORT)
 
 
+@pytest.mark.parametrize("alias", ["sqlite_alias", pytest.param("postgres_alias", marks=pytest.mark.postgres)])
+def test_any_history_in_a_database_keeps_the_rules(request, alias):
+    """Some order of steps, which nobody has thought of, would run work twice, never, or without end."""
+    name = request.getfixturevalue(alias)
+
+    class InDatabase(LedgerMachine):
+        open_store = staticmethod(lambda: stores.orm_under_test(name))
+
+    run_state_machine_as_test(InDatabase, settings=SHORT)
+
+
 class SettlesForAnybody(MemoryAdmissionStore):
     def settle(self, key, held, expected, change, **options):
         record = self.read(key)

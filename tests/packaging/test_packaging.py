@@ -34,11 +34,11 @@ def test_wheel_carries_every_script_and_the_marker_of_types(wheel):
     assert expected <= set(wheel.namelist())
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel):
+def test_wheel_holds_its_two_packages_and_nothing_else(wheel):
     """Tests and examples would shadow modules of the same name in a user's project."""
     tops = {name.split("/")[0] for name in wheel.namelist()}
 
-    assert {"celery_safeguards"} == {top for top in tops if not top.endswith(".dist-info")}
+    assert {"celery_safeguards", "django_celery_safeguards"} == {top for top in tops if not top.endswith(".dist-info")}
 
 
 def test_core_depends_on_celery_alone(wheel):
@@ -55,6 +55,22 @@ def test_celery_finds_the_command(wheel):
 
     assert "[celery.commands]" in points
     assert "safeguards = celery_safeguards.cli:safeguards" in points
+
+
+def test_wheel_carries_the_migrations_of_the_django_app(wheel):
+    """`manage.py migrate` would create nothing."""
+    app = ROOT / "django_app"
+    expected = {str(path.relative_to(app)) for path in app.rglob("*.py")}
+
+    assert "django_celery_safeguards/migrations/0001_initial.py" in expected
+    assert {*expected, "django_celery_safeguards/py.typed"} <= set(wheel.namelist())
+
+
+def test_url_of_a_database_is_found_by_its_scheme(wheel):
+    """`safeguards_store_url="django://default"` would be no URL of a store."""
+    points = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
+
+    assert "[celery_safeguards.stores]\ndjango = django_celery_safeguards.stores:open_stores" in points
 
 
 def test_changelog_knows_the_version():

@@ -1,0 +1,262 @@
+"""
+Records in the project's database.
+
+A first delivery is one statement to claim its key and one to write its outcome, four with a lock, where the database
+can insert, step back and answer in one breath (PostgreSQL, SQLite). Whatever such a statement does not find as it
+expects it is done again, in a transaction, by the rules that all stores share; so the statements below decide nothing
+but the plainest case.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from celery_safeguards._store_view import StoreState, StoreView
+from celery_safeguards.admission.rules import AdmissionRules, Room
+from celery_safeguards.admission.store import Answer, Change, RecordKey
+from celery_safeguards.clock import to_us
+from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.locks.store import HeldLock, LockAsk
+from django_celery_safeguards import rows
+from django_celery_safeguards.house import STATE, House
+from django_celery_safeguards.locks import OrmLockStore, free_plainly, take_plainly
+from django_celery_safeguards.models import NAME_CHARS
+from django_celery_safeguards.purging import purge
+from django_celery_safeguards.room import OrmRoom
+from django_celery_safeguards.sql import shown
+from django_celery_safeguards.waking import send
+
+T = TypeVar("T")
+_BLANK = Record(state=State.IN_PROGRESS)
+_CLAIMS = frozenset({"owner", "fence", "lease_until_us", "lost_us", "rev"})
+
+
+class _NotPlain(SafeguardsError):
+    """Raised to leave a transaction without a trace: the rules must be asked."""
+
+
+class OrmAdmissionStore(AdmissionRules):
+    """
+    Records in rows.
+
+    Safe when: shared by threads; created before a fork and used after it; the user's transaction rolls back or is
+    aborted; the database is restarted in between.
+    """
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house.lease_seconds)
+        self.house = house
+        self.locks = OrmLockStore(house, self.step)
+
+    def step(self, act: Callable[[Room], T], *, heard: bool = True) -> T:
+        """See `AdmissionRules.step`."""
+        # Apart from the transaction: the state is one row, and everybody would wait for whoever writes it.
+        view = self.house.look(heard=heard)
+
+        def transact(cursor: Any) -> T:
+            room = OrmRoom(self.house, cursor, view)
+            result = act(room)
+            room.finish()
+            if self.house.dialect.vendor == "postgresql":
+                send(self.house, cursor, room.words)
+            return result
+
+        return self.house.connection.transact(transact)
+
+    def view(self) -> StoreView:
+        """See `AdmissionStore.view`."""
+        return self.house.look(heard=False)
+
+    def declare_new(self) -> None:
+        """See `AdmissionStore.declare_new`."""
+        self.house.declare_new()
+
+    def purge(self, batch: int = 1_000) -> int:
+        """
+        Delete what nobody can find any more: records and counts past their retention, locks unused for a day.
+
+        Nothing deletes by itself in a database: call this once in a while. Each batch is a transaction of its own.
+
+        Returns:
+            How many rows are gone.
+
+        """
+        return purge(self.house, batch)
+
+    def read(self, key: RecordKey) -> Record | None:
+        """See `AdmissionStore.read`."""
+        return self.house.connection.run(lambda cursor: self._look_up(cursor, key))
+
+    def admit(
+        self,
+        key: RecordKey,
+        owner: str,
+        change: Change,
+        *,
+        unproven: bool,
+        epoch: str | None,
+        lock: LockAsk | None = None,
+    ) -> Answer:
+        """See `AdmissionStore.admit`."""
+        if unproven and self.house.dialect.returns:
+            answer = self._claim_plainly(key, owner, change, epoch, lock) or self._found_plainly(key)
+            if answer is not None:
+                return answer
+        return super().admit(key, owner, change, unproven=unproven, epoch=epoch, lock=lock)
+
+    def settle(
+        self,
+        key: RecordKey,
+        held: Record,
+        expected: State,
+        change: Change,
+        *,
+        recreate: bool = False,
+        lock: HeldLock | None = None,
+    ) -> Record:
+        """See `AdmissionStore.settle`."""
+        if self.house.dialect.returns and not _CLAIMS & change.fields.keys():
+            written = self._settle_plainly(key, held, expected, change, lock)
+            if written is not None:
+                return written
+        return super().settle(key, held, expected, change, recreate=recreate, lock=lock)
+
+    # ------------------------------------------------------------------------------------------- the plainest cases
+
+    def _claim_plainly(
+        self, key: RecordKey, owner: str, change: Change, epoch: str | None, lock: LockAsk | None
+    ) -> Answer | None:
+        """Claim a key that has no row, and with it a lock that nobody has or waits for."""
+        insert, values = self._insert(key, owner, change, epoch)
+
+        def act(cursor: Any) -> Answer | None:
+            cursor.execute(insert, values)
+            row = cursor.fetchone()
+            return None if row is None else self._claimed(cursor, row, owner, change)
+
+        if lock is None:
+            return self.house.connection.run(act)
+
+        def act_with(cursor: Any) -> Answer:
+            answer = act(cursor)
+            held = None if answer is None else take_plainly(self.house, cursor, lock, answer.view)
+            if answer is None or held is None:
+                raise _NotPlain
+            return Answer(answer.view, answer.record, claimed=True, lock=held)
+
+        return self._unless_not_plain(act_with)
+
+    def _found_plainly(self, key: RecordKey) -> Answer | None:
+        """Return the record of a duplicate: what is only read needs no transaction."""
+
+        def act(cursor: Any) -> Answer | None:
+            view = self.house.look_by(cursor, heard=True)
+            record = self._look_up(cursor, key)
+            return None if record is None else Answer(view, record, claimed=False)
+
+        return self.house.connection.run(act)
+
+    def _insert(self, key: RecordKey, owner: str, change: Change, epoch: str | None) -> tuple[str, list[Any]]:
+        """Return the claim of a first start: written if no row is there, and the store's state does not forbid it."""
+        house, records, state = self.house, self.house.tables.records, self.house.tables.state
+        record = _BLANK.having(**change.fields, owner=owner, rev=1)
+        keep = change.retention_seconds
+        expires = "0" if keep is None else f"clock.now_us + {max(1, to_us(keep))}"
+        now = {"fence": "clock.now_us", "series_began_us": "clock.now_us", "expires_us": expires}
+        now["lease_until_us"] = f"clock.now_us + {house.lease_us}"
+        columns = (*rows.RECORD_NAMES, *rows.RECORD, "expires_us")
+        given = dict(zip(columns, [*rows.record_names(house.namespace, key), *rows.record_row(record), 0], strict=True))
+        selected = ", ".join(now.get(name, "%s") for name in columns)
+        same_epoch = "" if epoch is None else f" AND {state.are(['epoch'])}"
+        # The state stands beside the claim: asked for apart, it might change in between.
+        told = ", ".join(
+            f"(SELECT {state.list([name])} FROM {state.name} WHERE {state.are(['namespace'])})" for name in STATE
+        )
+        insert = (
+            f"INSERT INTO {records.name} ({records.list(columns)}) SELECT {selected} "
+            f"FROM {state.name}, (SELECT {house.dialect.now_us} AS now_us) clock "
+            f"WHERE {state.are(['namespace'])} AND {state.list(['admit_from_us'])} <= clock.now_us{same_epoch} "
+            f"ON CONFLICT ({records.list(['id'])}) DO NOTHING "
+            f"RETURNING {records.list(('fence', 'series_began_us', 'lease_until_us'))}, {told}"
+        )
+        values = [value for name, value in given.items() if name not in now]
+        values += [house.namespace, *([] if epoch is None else [epoch]), *([house.namespace] * len(STATE))]
+        return insert, values
+
+    def _claimed(self, cursor: Any, row: Any, owner: str, change: Change) -> Answer:
+        fence, began_us, lease_until_us, *values = row
+        state = StoreState(**dict(zip(STATE, values, strict=True)))
+        heard = state.heard(began_us, self.house.lease_us)
+        if heard is not state:
+            # Somebody faster is heard as well: nobody's word is missed.
+            self.house.change_state(cursor, state, heard)
+        head = {"owner": owner, "fence": fence, "rev": 1, "lease_until_us": lease_until_us}
+        record = _BLANK.having(**change.fields, **head, series_began_us=began_us)
+        return Answer(heard.view(began_us), record, claimed=True)
+
+    def _settle_plainly(
+        self, key: RecordKey, held: Record, expected: State, change: Change, lock: HeldLock | None
+    ) -> Record | None:
+        """Write an outcome on a record that stands as its owner knows it, and free a lock that nobody waits for."""
+        update, values, returned = self._update(key, held, expected, change)
+
+        def act(cursor: Any) -> Record | None:
+            cursor.execute(update, values)
+            row = cursor.fetchone()
+            return row and held.having(**change.fields, **dict(zip(returned, row, strict=False)))
+
+        if lock is None:
+            return self.house.connection.run(act)
+
+        def act_with(cursor: Any) -> Record:
+            record = act(cursor)
+            if record is None or not free_plainly(self.house, cursor, lock):
+                raise _NotPlain
+            return record
+
+        return self._unless_not_plain(act_with)
+
+    def _update(
+        self, key: RecordKey, held: Record, expected: State, change: Change
+    ) -> tuple[str, list[Any], tuple[str, ...]]:
+        records, now_us = self.house.tables.records, self.house.dialect.now_us
+        # Whole, as its owner knows it: under a claim nobody else writes what is not in the head.
+        after = held.having(**change.fields)
+        given = {"format": after.format, "state": str(after.state), "asking": after.asking, "body": after.body()}
+        given["task"] = shown(after.task, NAME_CHARS)
+        for name in ("series_began_us", "not_before_us", "doubt_us"):
+            given[name] = getattr(after, name)
+        sets = {name: "%s" for name in given if name not in change.after_seconds}
+        sets |= {name: f"{now_us} + {to_us(seconds)}" for name, seconds in change.after_seconds.items()}
+        keep = change.retention_seconds
+        sets["expires_us"] = "0" if keep is None else f"{now_us} + {max(1, to_us(keep))}"
+        sets["rev"] = f"{records.list(['rev'])} + 1"
+        returned = tuple(change.after_seconds)
+        # A record whose retention is over is none: to see that is the rules' business.
+        written = ", ".join(f"{records.list([name])} = {value}" for name, value in sets.items())
+        update = (
+            f"UPDATE {records.name} SET {written} "
+            f"WHERE {records.are(('id', 'owner', 'fence', 'state'))} "
+            f"AND ({records.are(['expires_us'])} OR {records.list(['expires_us'])} > {now_us}) "
+            f"RETURNING {records.list((*returned, 'id'))}"
+        )
+        values = [given[name] for name, value in sets.items() if value == "%s"]
+        values += [rows.record_id(self.house.namespace, key), held.owner, held.fence, str(expected), 0]
+        return update, values, returned
+
+    def _unless_not_plain(self, act: Callable[[Any], T]) -> T | None:
+        try:
+            return self.house.connection.transact(act)
+        except _NotPlain:
+            return None
+
+    def _look_up(self, cursor: Any, key: RecordKey) -> Record | None:
+        records = self.house.tables.records
+        also = f", {self.house.dialect.now_us}"
+        select = records.select((*rows.HEAD, "body", "expires_us"), also=also)
+        cursor.execute(select, [rows.record_id(self.house.namespace, key)])
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        *stored, expires_us, now_us = row
+        return None if expires_us and expires_us <= now_us else rows.record_of(stored)

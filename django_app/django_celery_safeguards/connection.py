@@ -1,0 +1,231 @@
+"""
+A connection of our own, beside the one that the user's code works with.
+
+What the safeguards know must outlive the user's rollback, and must be written while the user's connection is in an
+aborted transaction; so it never passes through `django.db.connections`, which Celery closes around each task as well.
+Each thread of each process has one, opened on first use:
+
+    t0 the main process has a connection   t1 it forks a child   t2 the child closes its copy of the socket, says
+    nothing to the server, and opens its own when it first needs one
+
+A connection that the server has closed meanwhile is opened again and the call made once more: every step of the stores
+may run twice. A statement that took too long is not, which would double the wait.
+"""
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import connections
+from django.db.utils import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+
+from celery_safeguards.errors import SafeguardsError, StoreUnavailable
+from django_celery_safeguards.driver import own_settings, set_up
+from django_celery_safeguards.sql import Dialect
+
+_CONFLICT_TRIES = 20
+# Deadlock and serialization failure, as PostgreSQL and MariaDB tell them: whoever begins anew finds the other's work.
+_CONFLICTS = frozenset({"40001", "40P01", 1213})
+
+T = TypeVar("T")
+
+
+class OwnConnection:
+    """
+    The safeguards' connection to one database of the project.
+
+    Safe when: used by several threads; used before and after a fork; interrupted by a signal at any point.
+
+    Args:
+        alias: of the database in the project's settings.
+        timeout_seconds: how long connecting, a statement, or waiting for another writer may take.
+
+    """
+
+    def __init__(self, alias: str, timeout_seconds: float) -> None:
+        self.alias = alias
+        self.timeout_seconds = timeout_seconds
+        # Never opened: it knows how this database is spoken to.
+        self.unopened = connections.create_connection(alias)
+        self.dialect = Dialect.of(self.unopened)
+        self._local = threading.local()
+
+    def run(self, act: Callable[[Any], T]) -> T:
+        """
+        Let `act` use a cursor, each statement by itself.
+
+        Raises:
+            StoreUnavailable: the database is away, or did not answer in time: it may or may not have been done.
+
+        """
+        return self._run(lambda wrapper: self._with_cursor(wrapper, act))
+
+    def transact(self, act: Callable[[Any], T]) -> T:
+        """Let `act` use a cursor in one transaction, again from the start where another writer came between."""
+        return self._run(lambda wrapper: self._in_transaction(wrapper, act))
+
+    def raw(self) -> Any:
+        """Return the driver's connection, opened."""
+        return self._opened().wrapper.connection
+
+    @contextlib.contextmanager
+    def guarded(self) -> Any:
+        """Raise as `run` does whatever the driver itself raises, which Django does not pass through."""
+        opened = self._opened()
+        try:
+            yield opened.wrapper.connection
+        except opened.wrapper.Database.Error as error:
+            self.close()
+            raise self._unavailable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close this thread's connection; the next use opens another."""
+        opened, self._local.opened = getattr(self._local, "opened", None), None
+        if opened is not None:
+            opened.close()
+
+    def wrapper(self) -> Any:
+        """Return this thread's connection as Django wraps it, opened."""
+        return self._opened().wrapper
+
+    def _run(self, act: Callable[[Any], T]) -> T:
+        for is_last in (False, True):
+            opened = self._opened()
+            try:
+                return act(opened.wrapper)
+            except SafeguardsError:
+                raise
+            except (DatabaseError, InterfaceError) as error:
+                is_lost = isinstance(error, OperationalError | InterfaceError) and opened.is_lost(error)
+                self.close()
+                if is_lost and not is_last:
+                    continue
+                if isinstance(error, DataError | NotSupportedError):
+                    raise
+                raise self._unavailable(error) from error
+            except BaseException:
+                # A time limit's exception as well, in the midst of an answer: the next question would be given it.
+                self.close()
+                raise
+        raise AssertionError("the second try returns or raises")
+
+    def _with_cursor(self, wrapper: Any, act: Callable[[Any], T]) -> T:
+        with wrapper.cursor() as cursor:
+            return act(cursor)
+
+    def _in_transaction(self, wrapper: Any, act: Callable[[Any], T]) -> T:
+        for left in reversed(range(_CONFLICT_TRIES)):
+            with wrapper.cursor() as cursor:
+                cursor.execute(self.dialect.begin)
+                try:
+                    result = act(cursor)
+                    cursor.execute("COMMIT")
+                except SafeguardsError:
+                    cursor.execute("ROLLBACK")
+                    raise
+                except DatabaseError as error:
+                    if not left or not _is_conflict(error):
+                        raise
+                    cursor.execute("ROLLBACK")
+                else:
+                    return result
+        raise AssertionError("the last try returns or raises")
+
+    def _opened(self) -> "_Opened":
+        opened: _Opened | None = getattr(self._local, "opened", None)
+        if opened is None or opened.pid != os.getpid():
+            self._local.opened = opened = self._open()
+            self._local.ending = _Ending(opened)
+        return opened
+
+    def _open(self) -> "_Opened":
+        wrapper = connections.create_connection(self.alias)
+        wrapper.settings_dict = own_settings(wrapper, self.timeout_seconds)
+        # Closed by whichever thread collects it, once the thread that used it is over.
+        wrapper.inc_thread_sharing()
+        try:
+            wrapper.ensure_connection()
+            set_up(wrapper, self.timeout_seconds)
+        except (DatabaseError, InterfaceError) as error:
+            with contextlib.suppress(DatabaseError, InterfaceError):
+                wrapper.close()
+            raise self._unavailable(error) from error
+        return _Opened(wrapper)
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        hint = ""
+        if isinstance(error, ProgrammingError) or "no such table" in str(error):
+            hint = "; if its tables are missing, run `manage.py migrate`"
+        return StoreUnavailable(f"database {self.alias!r}: {str(error).strip() or type(error).__name__}{hint}")
+
+
+class _Opened:
+    """One open connection."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = wrapper
+        self.pid = os.getpid()
+        _OPEN.add(self)
+
+    def is_lost(self, error: Exception) -> bool:
+        """Whether the server has ended it: one that is merely slow is not asked again."""
+        raw = self.wrapper.connection
+        if raw is None or self.wrapper.vendor == "mysql":
+            return raw is None or not self.wrapper.is_usable()
+        # Its last word comes before the socket's end, which the driver has then not seen yet.
+        severity = getattr(getattr(error.__cause__, "diag", None), "severity_nonlocalized", None)
+        return severity in {"FATAL", "PANIC"} or bool(getattr(raw, "closed", False))
+
+    def close(self) -> None:
+        if self.pid == os.getpid():
+            with contextlib.suppress(DatabaseError, InterfaceError):
+                self.wrapper.close()
+
+
+class _Ending:
+    """Closes a connection with the thread that it belongs to; nothing else holds one, so it goes in time."""
+
+    def __init__(self, opened: _Opened) -> None:
+        self._opened = opened
+
+    def __del__(self) -> None:
+        self._opened.close()
+
+
+_OPEN: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
+_INHERITED: list[Any] = []
+
+
+def _leave_to_the_parent() -> None:
+    """Close a child's copies of its parent's sockets, without a word to the server on the other end."""
+    for opened in list(_OPEN):
+        raw = opened.wrapper.connection
+        # Kept for ever: what is collected says goodbye to the server, on a socket that is the parent's.
+        _INHERITED.append((opened, raw))
+        if opened.wrapper.vendor == "postgresql" and raw is not None and not raw.closed:
+            with contextlib.suppress(OSError):
+                os.close(raw.fileno())
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _is_conflict(error: DatabaseError) -> bool:
+    cause = error.__cause__
+    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+    return isinstance(error, IntegrityError) or (isinstance(code, str | int) and code in _CONFLICTS)

@@ -1,0 +1,179 @@
+"""
+The tables. Their rows are written by the stores alone, each by its own connection; to change one here changes nothing
+that a running task would notice.
+
+A row's id is the digest of its namespace and its exact name, whatever text that is and however long. The columns that
+repeat names are for people: cleaned of what a database cannot hold, and cut. Times are the database's, in
+microseconds; 0 means never.
+"""
+
+from typing import Any
+
+from django.db import models
+
+NAME_CHARS = 255
+
+
+def _id() -> Any:
+    return models.CharField(max_length=64, primary_key=True, editable=False)
+
+
+def _name(**options: Any) -> Any:
+    return models.CharField(max_length=NAME_CHARS, **options)
+
+
+class StoreState(models.Model):
+    """What the store keeps of itself, one row for each namespace; see `celery_safeguards._store_view`."""
+
+    namespace = models.CharField(max_length=100, primary_key=True)
+    epoch = models.CharField(max_length=64)
+    admit_from_us = models.BigIntegerField()
+    takeover_from_us = models.BigIntegerField()
+    pulse_us = models.BigIntegerField()
+    away_from_us = models.BigIntegerField()
+
+    class Meta:
+        """Names for people."""
+
+        verbose_name = "store"
+
+    def __str__(self) -> str:
+        return str(self.namespace)
+
+
+class IdempotencyRecord(models.Model):
+    """One idempotency key: the head as columns, the body as JSON text; see `celery_safeguards.ledger.record`."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    scope = _name()
+    key = _name()
+    task = _name()
+    format = models.PositiveSmallIntegerField()
+    state = models.CharField(max_length=20)
+    owner = _name()
+    fence = models.BigIntegerField()
+    rev = models.BigIntegerField()
+    lease_until_us = models.BigIntegerField()
+    lost_us = models.BigIntegerField()
+    series_began_us = models.BigIntegerField()
+    not_before_us = models.BigIntegerField()
+    doubt_us = models.BigIntegerField()
+    asking = models.BooleanField()
+    body = models.TextField()
+    expires_us = models.BigIntegerField()
+
+    class Meta:
+        """One index beside the key: every further one would be written with each run of a task."""
+
+        verbose_name = "idempotency record"
+        indexes = (models.Index(fields=["namespace", "expires_us"], name="sg_record_expires"),)
+
+    def __str__(self) -> str:
+        return f"{self.scope}#{self.key}"
+
+
+class LeaseLock(models.Model):
+    """One lock: who holds it, or had it last; see `celery_safeguards.locks.store`."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    name = _name()
+    owner = _name()
+    fence = models.BigIntegerField()
+    lease_until_us = models.BigIntegerField()
+    since_us = models.BigIntegerField()
+    reserved_for = _name()
+    reserved_until_us = models.BigIntegerField()
+    freed_owner = _name()
+    freed_fence = models.BigIntegerField()
+    has_line = models.BooleanField()
+    """Whether anybody may be waiting: a release that finds it false looks no further."""
+
+    used_us = models.BigIntegerField()
+    body = models.TextField()
+    """The exact name and the holder, as JSON."""
+
+    class Meta:
+        """By last use, for lists and for deleting."""
+
+        verbose_name = "lock"
+        indexes = (models.Index(fields=["namespace", "used_us"], name="sg_lock_used"),)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class LockWaiter(models.Model):
+    """One place in the line for a lock."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    lock_id = models.CharField(max_length=64)
+    owner = _name()
+    since_us = models.BigIntegerField()
+    heard_us = models.BigIntegerField()
+    is_kept = models.BooleanField()
+    holder = models.TextField()
+
+    class Meta:
+        """By lock, for the line; by namespace, for deleting."""
+
+        verbose_name = "place in a lock's line"
+        verbose_name_plural = "places in locks' lines"
+        indexes = (
+            models.Index(fields=["lock_id"], name="sg_waiter_lock"),
+            models.Index(fields=["namespace", "heard_us"], name="sg_waiter_heard"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.owner} for {self.lock_id}"
+
+
+class StartCount(models.Model):
+    """Starts without an outcome of one message without a key."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    task_id = _name()
+    count = models.PositiveIntegerField()
+    expires_us = models.BigIntegerField()
+
+    class Meta:
+        """By the end of its retention, for deleting."""
+
+        verbose_name = "count of lost starts"
+        verbose_name_plural = "counts of lost starts"
+        indexes = (models.Index(fields=["namespace", "expires_us"], name="sg_starts_expires"),)
+
+    def __str__(self) -> str:
+        return f"{self.task_id}: {self.count}"
+
+
+class DeadLetter(models.Model):
+    """One dead letter: the whole of it as JSON text, and what lists are filtered by as columns."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    letter_id = _name()
+    state = models.CharField(max_length=20)
+    task = _name()
+    kind = models.CharField(max_length=40)
+    key = _name(blank=True)
+    scope = _name(blank=True)
+    group = _name(blank=True)
+    first_failed_us = models.BigIntegerField()
+    last_failed_us = models.BigIntegerField()
+    letter = models.TextField()
+
+    class Meta:
+        """Newest failure first, of all and of those in one state."""
+
+        verbose_name = "dead letter"
+        indexes = (
+            models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
+            models.Index(fields=["namespace", "state", "last_failed_us"], name="sg_letter_state"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.letter_id)

@@ -1,0 +1,84 @@
+"""Records and locks as rows: which columns they have, and what stands in them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.ledger.record import Record
+from celery_safeguards.locks.rules import Place
+from celery_safeguards.locks.store import LockState
+from django_celery_safeguards.models import NAME_CHARS
+from django_celery_safeguards.sql import row_id, shown
+
+HEAD = (
+    *("format", "state", "owner", "fence", "rev"),
+    *("lease_until_us", "lost_us", "series_began_us", "not_before_us", "doubt_us", "asking"),
+)
+"""In the order of a record's head line."""
+RECORD = (*HEAD, "body", "task")
+RECORD_NAMES = ("id", "namespace", "scope", "key")
+LOCK = ("owner", "fence", "lease_until_us", "since_us", "reserved_for", "reserved_until_us", "body")
+FREED = ("freed_owner", "freed_fence")
+PLACE = ("owner", "since_us", "heard_us", "is_kept", "holder")
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def record_id(namespace: str, key: RecordKey) -> str:
+    """Return the id of a record's row."""
+    return row_id(namespace, key.scope, key.key)
+
+
+def record_names(namespace: str, key: RecordKey) -> list[Any]:
+    """Return the values of `RECORD_NAMES`."""
+    return [record_id(namespace, key), namespace, shown(key.scope, NAME_CHARS), shown(key.key, NAME_CHARS)]
+
+
+def record_row(record: Record) -> list[Any]:
+    """Return the values of `RECORD`."""
+    head = [getattr(record, name) for name in HEAD]
+    head[1] = str(record.state)
+    return [*head, record.body(), shown(record.task, NAME_CHARS)]
+
+
+def record_of(row: Sequence[Any]) -> Record:
+    """
+    Return a record from the values of `HEAD` and its body.
+
+    Raises:
+        RecordTooNew: it was written in a newer format.
+
+    """
+    format_, state, owner, *numbers, asking, body = row
+    head = [format_, state, owner or "-", *numbers, int(asking)]
+    return Record.from_text(" ".join(map(str, head)) + "\n" + body)
+
+
+def lock_id(namespace: str, name: str) -> str:
+    """Return the id of a lock's row."""
+    return row_id(namespace, name)
+
+
+def lock_row(state: LockState) -> list[Any]:
+    """Return the values of `LOCK`."""
+    body = _to_json({"name": state.name, "holder": dict(state.holder)})
+    return [*(getattr(state, name) for name in LOCK[:-1]), body]
+
+
+def lock_of(row: Sequence[Any]) -> LockState:
+    """Return a lock from the values of `LOCK`."""
+    *values, body = row
+    given = json.loads(body)
+    return LockState(name=given["name"], holder=given["holder"], **dict(zip(LOCK[:-1], values, strict=True)))
+
+
+def place_row(place: Place) -> list[Any]:
+    """Return the values of `PLACE`."""
+    return [place.owner, place.since_us, place.heard_us, place.is_kept, _to_json(dict(place.holder))]
+
+
+def place_of(row: Sequence[Any]) -> Place:
+    """Return a place in the line from the values of `PLACE`."""
+    owner, since_us, heard_us, is_kept, holder = row
+    return Place(owner=owner, since_us=since_us, heard_us=heard_us, is_kept=bool(is_kept), holder=json.loads(holder))

@@ -1,0 +1,45 @@
+"""What `safeguards_store_url="django://default"` stands for."""
+
+from urllib.parse import urlsplit
+
+from django.apps import apps
+from django.db import connections
+
+from celery_safeguards.conf import Settings
+from celery_safeguards.errors import ConfigurationError, nearest
+from celery_safeguards.wiring import Stores
+
+_APP = "django_celery_safeguards"
+
+
+def open_stores(settings: Settings) -> Stores:
+    """
+    Return the stores in one of the project's databases; nothing is connected to yet.
+
+    Raises:
+        ConfigurationError: the URL names no database of the project, or one that the stores cannot speak to, or the app
+            is not installed.
+
+    """
+    url = settings.store_url or ""
+    alias = urlsplit(url).netloc or "default"
+    if alias not in connections.settings:
+        raise ConfigurationError(
+            f"safeguards_store_url={url!r}: DATABASES has no {alias!r}{nearest(alias, connections.settings)}"
+        )
+    if not apps.is_installed(_APP):
+        raise ConfigurationError(f"safeguards_store_url={url!r}: add {_APP!r} to INSTALLED_APPS and run migrate")
+    # Not before: models can be imported only where the app is installed.
+    from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: PLC0415
+    from django_celery_safeguards.connection import OwnConnection  # noqa: PLC0415
+    from django_celery_safeguards.house import House  # noqa: PLC0415
+    from django_celery_safeguards.letters import OrmLetterStore  # noqa: PLC0415
+    from django_celery_safeguards.sql import is_supported  # noqa: PLC0415
+    from django_celery_safeguards.starts import OrmStartCounter  # noqa: PLC0415
+
+    vendor = connections[alias].vendor
+    if not is_supported(vendor):
+        raise ConfigurationError(f"safeguards_store_url={url!r}: {vendor} is none of postgresql, sqlite, mysql")
+    house = House(OwnConnection(alias, settings.store_timeout_seconds), settings.namespace, settings.lease_seconds)
+    records = OrmAdmissionStore(house)
+    return Stores(admission=records, locks=records.locks, starts=OrmStartCounter(house), letters=OrmLetterStore(house))

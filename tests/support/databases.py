@@ -1,0 +1,74 @@
+"""
+Databases for tests, as a Django project has them: SQLite in a file, PostgreSQL embedded or given.
+
+There is no settings module: the project is configured here, and each database is added under a name of its own.
+"""
+
+import contextlib
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+
+APP = "django_celery_safeguards"
+
+
+def set_up():
+    """Configure the project, once in a process."""
+    if not settings.configured:
+        settings.configure(
+            SECRET_KEY="tests",
+            USE_TZ=True,
+            INSTALLED_APPS=[APP],
+            DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        )
+        django.setup()
+
+
+def add(alias, given):
+    """Add a database to the project, without connecting to it."""
+    set_up()
+    connections.settings[alias] = connections.configure_settings({"default": {}, alias: given})[alias]
+
+
+def remove(alias):
+    """Forget a database."""
+    if hasattr(connections._connections, alias):
+        connections[alias].close()
+        del connections[alias]
+    connections.settings.pop(alias, None)
+
+
+@contextlib.contextmanager
+def added(alias, given):
+    """Have a database for the length of a `with`."""
+    add(alias, given)
+    try:
+        yield alias
+    finally:
+        remove(alias)
+
+
+def migrate(alias):
+    """Create the tables."""
+    call_command("migrate", database=alias, verbosity=0, interactive=False)
+
+
+def sqlite(path):
+    """Return the settings of a database in a file, for many connections that write."""
+    init = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {"init_command": init}}
+
+
+def postgres(url):
+    """Return the settings of a database at a `postgresql://user:password@host:port/name`."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    parts = conninfo_to_dict(url)
+    named = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        **{name: str(parts.get(part, "")) for name, part in named.items()},
+        "OPTIONS": {name: value for name, value in parts.items() if name not in named.values()},
+    }
