@@ -10,6 +10,7 @@ Each task charges an order at the gateway and returns the charge's id. Gates sta
 A name of a policy is the name of its task: `shop.verify`, `shop.plain`, ...
 """
 
+import json
 import os
 import signal
 import threading
@@ -30,10 +31,14 @@ from celery_safeguards import (
 )
 from celery_safeguards.signals import delivery_ended
 from example_project.gateway_client import GatewayClient
+from tests.support import databases
 from tests.support.announce import announce, gate
 from tests.support.apps import GATEWAY_URL, NAMESPACE, settings_from_environment
 
 VISIBILITY = "SHOP_VISIBILITY_SECONDS"
+DATABASE = "SHOP_DATABASE"
+"""Django's settings of a database, as JSON, where the safeguards keep what they know there and not in Redis."""
+DATABASE_ALIAS = "shop"
 AMOUNT_CENTS = 500
 LEASE_SECONDS = 3.0
 VERIFY_AFTER_SECONDS = 2.0
@@ -124,6 +129,9 @@ def make_app(**changes):
         safeguards_deferral_cap_seconds=2.0,
     )
     settings["safeguards_store_url"] = settings["result_backend"]
+    if os.environ.get(DATABASE):
+        databases.add(DATABASE_ALIAS, json.loads(os.environ[DATABASE]))
+        settings["safeguards_store_url"] = f"django://{DATABASE_ALIAS}"
     settings["broker_transport_options"]["visibility_timeout"] = float(os.environ.get(VISIBILITY, "600"))
     app = Celery("shop", set_as_current=False)
     app.conf.update({**settings, **changes})

@@ -5,6 +5,7 @@ The truth is the gateway's ledger, which no worker can touch up.
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from celery_safeguards.wiring import Wiring
 from example_project.gateway import Gateway, GatewayClient
 from tests.acceptance import shop_app
 from tests.acceptance.kill_points import HELD_BY_GATEWAY, KEYED, Aftermath, Order
-from tests.support import apps, servers, workers
+from tests.support import apps, databases, servers, workers
 from tests.support.announcements import Announcements, is_said
 from tests.support.processes import processes
 from tests.support.waiting import wait_until
@@ -28,9 +29,18 @@ PATIENCE_SECONDS = 40
 
 
 class Shop:
-    """Everything of one test, on a namespace of its own; a context manager that leaves nothing behind."""
+    """
+    Everything of one test, on a namespace of its own; a context manager that leaves nothing behind.
 
-    def __init__(self, redis_url, directory):
+    Args:
+        redis_url: of the broker, and of the store unless a database is given.
+        directory: where logs go.
+        database: Django's settings of a migrated database for the store.
+
+    """
+
+    def __init__(self, redis_url, directory, database=None):
+        self._database = database
         self.namespace = f"t{uuid.uuid4().hex[:12]}"
         self._directory = directory
         self._stack = contextlib.ExitStack()
@@ -45,6 +55,9 @@ class Shop:
         self.announcements = enter(Announcements())
         where = {apps.BROKER_URL: self._redis_url, apps.STORE_URL: self._redis_url, apps.NAMESPACE: self.namespace}
         self._env = {**where, apps.GATEWAY_URL: gateway.url}
+        if self._database is not None:
+            self._env[shop_app.DATABASE] = json.dumps(self._database)
+            self._stack.callback(lambda: databases.remove(shop_app.DATABASE_ALIAS))
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self._env.items():
                 patch.setenv(name, value)

@@ -10,8 +10,10 @@ from django.db import connections
 from tests.conformance import stores
 from tests.support import databases, postgres
 
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+
+@pytest.fixture(params=DATABASES)
 def alias(request):
     """Name of a migrated database; what a test's own connection is left in is closed at the end."""
     name = request.getfixturevalue(f"{request.param}_alias")
@@ -84,3 +86,20 @@ class _Told:
     def _note(self, execute, sql, params, many, context):
         self.all.append(sql)
         return execute(sql, params, many, context)
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def database(request, tmp_path_factory):
+    """Django's settings of a migrated database."""
+    if request.param == "sqlite":
+        given = databases.sqlite(tmp_path_factory.mktemp("database") / "shop.sqlite3")
+        yield migrated(given)
+        return
+    with postgres.fresh_database(request.getfixturevalue("postgres_url")) as url:
+        yield migrated(databases.postgres(url))
+
+
+def migrated(given):
+    with databases.added("being_migrated", given) as alias:
+        databases.migrate(alias)
+    return given
