@@ -155,6 +155,19 @@ def test_unkeyed_task_whose_continuation_is_refused_is_kept_too(bench, last, see
     assert [1] == seen
 
 
+def test_refused_continuation_of_an_acknowledged_message_becomes_a_letter(bench, last, seen):
+    """Acknowledged before its body ran, it does not come back: the rest of its chain would be gone without a trace."""
+    task = bench.task(lambda self, number: number, Safeguards(at_most_once=True))
+    chain(task.s(1), last.s()).apply_async()
+
+    with refusing_broker(bench):
+        bench.deliver()
+
+    (letter,) = bench.all_letters()
+    assert letter.id.startswith("continuation-")
+    assert [] == seen
+
+
 def test_result_that_verify_reports_is_passed_on(bench, last, seen):
     """A payment that is found at the other side would end its chain there."""
 
