@@ -156,13 +156,15 @@ class Client:
         """Return this thread's connection in this process; it opens, and opens again, when something is sent."""
         local = self._local
         if getattr(local, "pid", None) != os.getpid():
+            # A socket in the file system knows no keepalive, and redis-py refuses the option.
+            over_tcp = {} if self.url.startswith("unix:") else {"socket_keepalive": True}
             pool = redis.ConnectionPool.from_url(
                 self.url,
                 socket_timeout=self.timeout_seconds,
                 socket_connect_timeout=self.timeout_seconds,
-                socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
+                **over_tcp,
             )
             local.connection, local.pid = pool.make_connection(), os.getpid()
         return local.connection

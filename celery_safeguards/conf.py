@@ -140,4 +140,5 @@ def _broker_if_redis(app: Any) -> str | None:
         url = url[0]
     if not isinstance(url, str) or urlsplit(url).scheme not in _REDIS_SCHEMES:
         return None
-    return url.replace("redis+socket://", "unix://", 1)
+    # Kombu's words for a socket in the file system and its database, in redis-py's.
+    return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)

@@ -112,8 +112,8 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
     try:
         _send(task, request, result)
     except Exception as error:
-        # Whatever sending raises, from the broker to the next task's own argument check. A message that was acknowledged
-        # before its body ran does not come back.
+        # Whatever sending raises, from the broker to the next task's own argument check. A message that is acknowledged
+        # before its body runs does not come back.
         if task.acks_late and classify(error).kind in PASSING:
             raise _dropped(task, request, error) from error
         _bury_continuation(task, request, error)

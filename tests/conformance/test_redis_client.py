@@ -4,11 +4,14 @@ import threading
 
 import pytest
 import redis
+from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_safeguards._redis import Client, Script
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.conf import Settings
 from tests.conformance import stores
+from tests.support import servers
 
 pytestmark = pytest.mark.redis
 KEY = RecordKey("shop.charge", "payment:7")
@@ -65,6 +68,21 @@ def test_each_thread_has_a_connection_of_its_own(store):
     thread.join()
 
     assert seen[0] is not seen[1]
+
+
+def test_a_socket_in_the_file_system_is_a_store_like_any_other(tmp_path):
+    """A project whose broker is `redis+socket://` could not start a worker."""
+    servers.require_embedded()
+    app = Celery(set_as_current=False)
+    with servers.ValkeyServer(unix_socket_path=str(tmp_path / "s")) as server:
+        app.conf.broker_url = f"redis+socket://{server.unix_socket_path}?virtual_host=3"
+        client = Client(Settings.of(app).store_url, 5)
+
+        client.command("SET", "here", "yes")
+
+        with redis.Redis(unix_socket_path=str(server.unix_socket_path), db=3, decode_responses=True) as other:
+            assert other.get("here") == "yes"
+        client.close()
 
 
 def _id_of(connection):
