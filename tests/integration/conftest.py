@@ -30,3 +30,10 @@ def bench(namespace):
 def outside():
     """The outside systems of one test."""
     return Outside()
+
+
+@pytest.fixture(autouse=True)
+def no_foreign_tasks(monkeypatch):
+    """Give each test's apps Celery's own tasks only: every app gets what any module of this process has shared."""
+    own = {each for each in _state._on_app_finalizers if each.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", own)
