@@ -29,7 +29,7 @@ from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_c
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
-from celery_safeguards.pipeline.locking import Skipped, lock_ask
+from celery_safeguards.pipeline.locking import Skipped, lock_ask, renewed_here
 from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.results import encode_result
 from celery_safeguards.pipeline.safe import KeyedSafe, running
@@ -129,6 +129,13 @@ class _Run:
 
     def run(self) -> Any:
         """Run the body, and settle what came of it."""
+        delivery, lock = self._delivery, self._hold.lock
+        if lock is None or not delivery.request.is_eager:
+            return self._run()
+        with renewed_here(delivery.task, delivery.request, lock):
+            return self._run()
+
+    def _run(self) -> Any:
         delivery = self._delivery
         try:
             with running(self._safe):

@@ -9,8 +9,8 @@ before its body, with one round trip, and releases it after, with another.
 import logging
 import os
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,6 +105,7 @@ class HeldByDelivery:
         self._request = request
         self._wiring = Wiring.of(task.app)
         self._began = self._confirmed = asked_at
+        self._is_over = False
         self._renewer: Renewer | None = None
         if request.is_eager:
             self._renewer = renewer_of(self._wiring.locks, self._wiring.clock, self._wiring.settings.lease_seconds)
@@ -146,6 +147,7 @@ class HeldByDelivery:
             LockLost: another owner has had it since.
 
         """
+        self._is_over = True
         if self._renewer is not None:
             self._renewer.forget(self.held.owner)
         try:
@@ -153,9 +155,27 @@ class HeldByDelivery:
         except StoreUnavailable as error:
             logger.warning("lock %s could not be released, and lapses: %s", self.held.name, error)
 
+    def give_up(self) -> None:
+        """Release the lock if it was not, whoever has it: nothing of this delivery depends on it any more."""
+        if not self._is_over:
+            with suppress(LockLost):
+                self.release()
+
     def _lost(self, reason: str) -> LockLost:
         lease_lost.send(self._task, task_id=self._request.id, key=self.held.name, reason=reason)
         return LockLost(f"{self.held.name}: {reason}")
+
+
+@contextmanager
+def renewed_here(task: Any, request: Any, held: HeldLock) -> Iterator[None]:
+    """Renew the lock of an eager task while its body runs: it has no worker whose main process would."""
+    wiring = Wiring.of(task.app)
+    renewer = renewer_of(wiring.locks, wiring.clock, wiring.settings.lease_seconds)
+    renewer.keep(held, wiring.clock.monotonic_seconds(), max_hold_seconds(task, request))
+    try:
+        yield
+    finally:
+        renewer.forget(held.owner)
 
 
 def take_lock(task: Any, request: Any, ask: LockAsk) -> HeldByDelivery | Skipped | str:

@@ -7,7 +7,6 @@ process ends as poison.
 """
 
 import logging
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -45,6 +44,23 @@ def run_unkeyed(
             end_delivery(task, request.id, Outcome.SKIPPED, None, answer.reason)
             return hand_on(task, request, answer.result)
         lock = answer
+    try:
+        return _run(task, request, args, kwargs, unprotected_key, lock)
+    except BaseException:
+        # Whatever ends the delivery before its body has: put off, buried, or its process told to end.
+        if lock is not None:
+            lock.give_up()
+        raise
+
+
+def _run(
+    task: Any,
+    request: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    unprotected_key: str | None,
+    lock: HeldByDelivery | None,
+) -> Any:
     counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
     if counted:
         _begin_counted_start(task, request)
@@ -158,8 +174,7 @@ def _failed(
 ) -> NoReturn:
     if lock is not None:
         # The attempt has failed anyway: what to do next does not depend on who has the lock.
-        with suppress(LockLost):
-            lock.release()
+        lock.give_up()
         if isinstance(error, LockLost):
             _drop(task, request, f"stopped at a checkpoint ({error})", error)
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
