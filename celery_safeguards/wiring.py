@@ -13,12 +13,13 @@ import random
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from celery_safeguards._redis import Client, Keys
+from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.admission.epoch import PublisherEpoch
 from celery_safeguards.admission.memory import MemoryAdmissionStore
 from celery_safeguards.admission.redis import RedisAdmissionStore
@@ -73,6 +74,30 @@ class Wiring:
             found = _WIRED.setdefault(app, cls._from(Settings.of(app)))
         return found
 
+    def atomic_store(self, alias: str, *, joined: bool) -> AtomicStore:
+        """
+        Return the store whose records are written in a body's transaction on a database.
+
+        Args:
+            alias: of the database.
+            joined: by the caller's own connection: eager execution, which belongs to its caller. Then the store of the
+                other records may be anywhere.
+
+        Raises:
+            ConfigurationError: the app's records are elsewhere, where no transaction of the body's reaches them.
+
+        """
+        store, url = self.admission, f"{_ATOMIC_SCHEME}://{alias}"
+        if getattr(store, "alias", None) != alias:
+            if not joined:
+                raise ConfigurationError(
+                    f"Idempotent(atomic={alias!r}): its record must be in that database: set "
+                    f"safeguards_store_url={url!r}"
+                )
+            store = _opened(replace(self.settings, store_url=url)).admission
+        atomic = cast("AtomicStore", store)
+        return atomic.joined() if joined else atomic
+
     def use_for(self, app: Any) -> None:
         """Give an app this wiring instead of the one its settings ask for."""
         _WIRED[app] = self
@@ -96,6 +121,8 @@ class Wiring:
 
 _WIRED: "weakref.WeakKeyDictionary[Any, Wiring]" = weakref.WeakKeyDictionary()
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+_ATOMIC_SCHEME = "django"
+"""Whose stores work in transactions of the body's: the aliases are Django's."""
 _STORES_GROUP = "celery_safeguards.stores"
 
 

@@ -98,7 +98,7 @@ class Gate:
         asked_at = self._clock.monotonic_seconds()
         fresh = self._start(hold.record, new_series=False)
         lease = {"lease_until_us": self._store.lease_seconds}
-        began = {} if hold.record.attempt else _BEGINS
+        began = {} if hold.record.attempt else BEGINS
         fields = {**fresh.fields, "effect_possible": False, "doubt_us": 0}
         change = replace(fresh, fields=fields, after_seconds={**began, **lease})
         record = self._store.settle(self.key, hold.record, State.IN_PROGRESS, change)
@@ -126,7 +126,7 @@ class Gate:
 
     def accept(self, record: Record | None, ending: Ending) -> Hold | None:
         """Record as done what a person said has happened."""
-        return self._take(record, self._change(record, {"asking": False, **_done(ending)}))
+        return self._take(record, self._change(record, {"asking": False, **done_fields(ending)}))
 
     def settle_done(self, hold: Hold, ending: Ending, *, continues_seconds: float = 0.0) -> Record:
         """
@@ -137,7 +137,7 @@ class Gate:
             StoreUnavailable: it is not known to be written.
 
         """
-        fields = {**_done(ending), **_settled(hold)}
+        fields = {**done_fields(ending), **settled_fields(hold)}
         if not continues_seconds:
             return self._settle(hold, fields)
         lease = {"lease_until_us": continues_seconds}
@@ -162,7 +162,7 @@ class Gate:
 
         """
         doubted_before = hold.record.effect_possible
-        fields = {"state": State.RETRY_DUE, "failure": dict(failure), **_settled(hold)}
+        fields = {"state": State.RETRY_DUE, "failure": dict(failure), **settled_fields(hold)}
         fields |= {"effect_possible": effect_possible or doubted_before}
         after = {"not_before_us": delay_seconds}
         if ambiguous:
@@ -179,7 +179,7 @@ class Gate:
 
     def settle_dying(self, hold: Hold, final: State, burial: Mapping[str, Any], *, effect_possible: bool) -> Record:
         """Write that the work is to be buried, with the letter that must exist first."""
-        fields = {"state": State.DYING, "final": final, "asking": False, **burial, **_settled(hold)}
+        fields = {"state": State.DYING, "final": final, "asking": False, **burial, **settled_fields(hold)}
         fields["effect_possible"] = effect_possible
         after = {"doubt_us": 0.0} if effect_possible else {}
         return self._settle(hold, fields, after, to_bury=True)
@@ -259,7 +259,7 @@ class Gate:
     def _start(self, record: Record | None, *, new_series: bool) -> Change:
         if record is None:
             # A record that is made here has its defaults already: the usual start sends as little as it can.
-            return self._change(None, {"state": State.IN_PROGRESS, "attempt": 1, "lost_starts": 1}, _BEGINS)
+            return self._change(None, {"state": State.IN_PROGRESS, "attempt": 1, "lost_starts": 1}, BEGINS)
         rerun = self._plan.ledger.on_unknown is OnUnknown.RERUN
         doubted = record.effect_possible or record.state is State.IN_PROGRESS
         fields: dict[str, Any] = {
@@ -272,7 +272,7 @@ class Gate:
             # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.
             "effect_possible": rerun and doubted and not new_series,
         }
-        return self._change(record, fields, _BEGINS if new_series else {})
+        return self._change(record, fields, BEGINS if new_series else {})
 
     def _change(
         self,
@@ -302,10 +302,12 @@ class Gate:
         return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch, lock, lock_ends)
 
 
-_BEGINS = {"series_began_us": 0.0}
+BEGINS = {"series_began_us": 0.0}
+"""What a new series sets to the store's now."""
 
 
-def _done(ending: Ending) -> dict[str, Any]:
+def done_fields(ending: Ending) -> dict[str, Any]:
+    """Return the fields of a record that is done."""
     return {
         "state": State.DONE,
         "result_form": ending.form,
@@ -315,7 +317,7 @@ def _done(ending: Ending) -> dict[str, Any]:
     }
 
 
-def _settled(hold: Hold) -> dict[str, Any]:
+def settled_fields(hold: Hold) -> dict[str, Any]:
     """Every settled start gives its lost start back; a claim held to ask had none."""
     lost = hold.record.lost_starts
     return {"lost_starts": lost if hold.record.asking else max(0, lost - 1)}

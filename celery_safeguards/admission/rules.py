@@ -188,7 +188,8 @@ class AdmissionRules(ABC):
         def act(room: Room) -> None:
             record = room.record(key)
             if record is not None and record.state in _FINAL and task_id not in record.continued_by:
-                _put(room, key, record, continued_by=(*record.continued_by, task_id), continuing="")
+                sent = (*record.continued_by, task_id)
+                _put(room, key, record, continued_by=sent, continuing="", publishes=())
 
         self.step(act)
 

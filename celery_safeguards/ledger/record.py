@@ -97,6 +97,8 @@ class Record:
     """The task ids whose links, chain and chord have been sent what follows."""
     continuing: str = ""
     """The task id for which it is being sent, until the lease ends."""
+    publishes: tuple[str, ...] = ()
+    """Messages of an atomic body that are not known to be sent; see `pipeline/publishes.py`."""
     steps: Mapping[str, Any] = field(default_factory=dict)
     """Steps of the body by name: their result as JSON text, or None while begun and not known to have ended."""
     failure: Mapping[str, Any] = field(default_factory=dict)
@@ -149,7 +151,10 @@ Record.steps = Record.failure = MappingProxyType({})
 _NOBODY = "-"
 _WHOLE_NUMBERS = ("fence", "rev", "lease_until_us", "lost_us", "series_began_us", "not_before_us", "doubt_us")
 _IN_HEAD = frozenset({"format", "state", "owner", "asking", *_WHOLE_NUMBERS})
-_READ: dict[str, Callable[[Any], Any]] = {"series": tuple, "continued_by": tuple, "result_form": ResultForm}
+_READ: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("series", "continued_by", "publishes"), tuple),
+    "result_form": ResultForm,
+}
 _KNOWN = frozenset(each.name for each in fields(Record)) - _IN_HEAD
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _encode_as_it_is = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

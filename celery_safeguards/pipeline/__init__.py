@@ -15,6 +15,7 @@ from celery.exceptions import TaskPredicate
 
 from celery_safeguards.errors import DroppedLocally, LetteredError
 from celery_safeguards.outcome import Outcome
+from celery_safeguards.pipeline.atomic import run_atomic
 from celery_safeguards.pipeline.keyed import run_keyed
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.signals import end_delivery
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a guarded task."""
-    run = run_unkeyed if task.plan is None else run_keyed
+    run = run_unkeyed if task.plan is None else run_keyed if task.plan.idempotent.atomic is None else run_atomic
     try:
         return run(task, request, args, kwargs)
     except (LetteredError, TaskPredicate):

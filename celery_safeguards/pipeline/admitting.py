@@ -43,7 +43,7 @@ from celery_safeguards.ledger.record import Record, ResultForm, State
 from celery_safeguards.locks.store import Grant
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import burial_fields, write_letter
-from celery_safeguards.pipeline.continuing import has_continuation
+from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation
 from celery_safeguards.pipeline.deferring import EagerWait, delay_seconds, is_overdue
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.locking import Skipped, leave_line, wait_or_skip, why_barred
@@ -90,6 +90,11 @@ class Admission:
             if self._is_kept and not isinstance(admitted, Hold) and self._gate.lock is not None:
                 leave_line(self._delivery.wiring, self._gate.lock)
         return admitted
+
+    def put_off(self, reason: str) -> NoReturn:
+        """Put the message off for what is not its record's business, or bury it if that was done for too long."""
+        self._defer(Defer(reason), None, None)
+        raise TypeError("only a delivery whose caller waits is not put off")
 
     def _answer(self) -> Hold | Finished | Skipped | None:
         """Ask once, and carry the answer out; None: ask again."""
@@ -253,6 +258,7 @@ class Admission:
         if record.result_form is ResultForm.IGNORED and delivery.request.id == record.task_id:
             # Whatever the body has handed on, it was under this very id, and reports for itself.
             delivery.end(Outcome.DEDUPLICATED, "ignored by the body")
+            continue_canvas(delivery, record, None)
             raise Ignore("the body has ignored this message before")
         waits = has_continuation(delivery.request) and delivery.request.id not in record.continued_by
         if waits and record.result_form is not ResultForm.STORED:

@@ -26,6 +26,7 @@ A duplicate under the same id that finds its mark sends and reports nothing. One
 own.
 """
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from celery.canvas import group, maybe_signature
@@ -34,11 +35,12 @@ from redis import Redis, RedisError
 from celery_safeguards.admission.store import Continuing
 from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
 from celery_safeguards.headers import Lineage
-from celery_safeguards.ledger.record import Record
+from celery_safeguards.ledger.record import Record, ResultForm
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.delivery import TO_MARK, Delivery
 from celery_safeguards.pipeline.failing import error_text
+from celery_safeguards.pipeline.publishes import send_kept
 from celery_safeguards.pipeline.refusing import PASSING, keep_refused, unsent_messages
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.signals import end_delivery
@@ -56,10 +58,19 @@ def has_continuation(request: Any) -> bool:
     return bool(request.callbacks or request.chain or request.chord)
 
 
-def seconds_to_send(delivery: Delivery) -> float:
-    """Return for how long a delivery keeps the right to send what follows; 0: nothing does."""
+def seconds_to_send(delivery: Delivery, form: ResultForm = ResultForm.STORED, publishes: Sequence[str] = ()) -> float:
+    """
+    Return for how long a delivery keeps the right to send what follows; 0: nothing does.
+
+    Args:
+        delivery: whose work is done.
+        form: of the result; whatever a body handed on before it raised `Ignore` took what follows with it.
+        publishes: what an atomic body has published.
+
+    """
     request = delivery.request
-    if request.is_eager or not has_continuation(request):
+    is_waited_for = has_continuation(request) and not request.is_eager and form is not ResultForm.IGNORED
+    if not is_waited_for and not publishes:
         return 0.0
     return max(delivery.gate.lease_seconds, CHORD_CLAIM_SECONDS if request.chord else 0.0)
 
@@ -81,10 +92,11 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_s
 
     """
     request = delivery.request
-    if request.is_eager or not has_continuation(request):
+    right_seconds = seconds_to_send(delivery, record.result_form, record.publishes)
+    if not right_seconds:
         return
     if record.continuing != request.id or not is_own_settle:
-        match delivery.gate.begin_continuing(seconds_to_send(delivery)):
+        match delivery.gate.begin_continuing(right_seconds):
             case Continuing.SENT:
                 request.callbacks = request.chain = request.chord = None
                 return
@@ -92,12 +104,26 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_s
                 delivery.put_off("what follows it is being sent", record)
             case Continuing.GO:
                 pass
-    send_what_follows(delivery.task, request, result)
-    report_part(delivery.task, request, result)
-    if request.chord:
+    _send_publishes(delivery.task, request, record.publishes)
+    if not request.is_eager and record.result_form is not ResultForm.IGNORED:
+        send_what_follows(delivery.task, request, result)
+        report_part(delivery.task, request, result)
+    if request.chord and not request.is_eager:
         setattr(request, TO_MARK, delivery)
     else:
         _mark(delivery)
+
+
+def _send_publishes(task: Any, request: Any, publishes: Sequence[str]) -> None:
+    """Send what an atomic body has published; raises as `send_what_follows` does, to an eager caller what it is."""
+    try:
+        send_kept(task.app, publishes)
+    except Exception as error:
+        if request.is_eager:
+            raise
+        if classify(error).kind in PASSING:
+            raise _dropped(task, request, error) from error
+        _bury_continuation(task, request, error)
 
 
 def send_what_follows(task: Any, request: Any, result: Any) -> None:

@@ -27,6 +27,7 @@ from celery_safeguards.errors import (
 )
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, letter_of, new_letter_id, write_letter
 from celery_safeguards.pipeline.copies import lineage_headers
@@ -55,6 +56,8 @@ class Delivery:
     lineage: Lineage
     key: str
     gate: Gate
+    lock: LockAsk | None = None
+    """What is asked for of the task's lock."""
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the body's arguments by name; empty where they do not fit, which the body will say best."""

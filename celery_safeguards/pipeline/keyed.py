@@ -6,8 +6,6 @@ behind it: the message comes again and is answered from the record.
 """
 
 import logging
-import uuid
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -17,10 +15,11 @@ from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
-from celery_safeguards.errors import KeyRefused, LeaseLost, NotOurs, StoreUnavailable
-from celery_safeguards.headers import OWNER, VERDICT, Lineage
+from celery_safeguards.errors import LeaseLost, NotOurs, StoreUnavailable
+from celery_safeguards.headers import VERDICT
 from celery_safeguards.ledger.decide import Arrival, OnUnknown
-from celery_safeguards.ledger.record import ResultForm, State
+from celery_safeguards.ledger.record import Record, ResultForm, State
+from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
 from celery_safeguards.pipeline.burial import burial_fields
@@ -29,8 +28,8 @@ from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_c
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
-from celery_safeguards.pipeline.locking import Skipped, lock_ask, renewed_here
-from celery_safeguards.pipeline.refusing import bury_nameless
+from celery_safeguards.pipeline.locking import Skipped, renewed_here
+from celery_safeguards.pipeline.receiving import received
 from celery_safeguards.pipeline.results import encode_result
 from celery_safeguards.pipeline.safe import KeyedSafe, running
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
@@ -44,7 +43,11 @@ logger = logging.getLogger(__name__)
 
 def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a keyed task."""
-    delivery = _received(task, request, args, kwargs)
+
+    def gate_of(wiring: Wiring, key: str, arrival: Arrival, lock: LockAsk | None) -> Gate:
+        return Gate(wiring.admission, task.plan, key, arrival, wiring.clock, lock)
+
+    delivery = received(task, request, args, kwargs, gate_of)
     admission = Admission(delivery)
     try:
         admitted = admission.admit()
@@ -56,48 +59,7 @@ def run_keyed(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(admitted, Finished):
         continue_canvas(delivery, admitted.record, admitted.result)
         return admitted.result
-    return _Run(delivery, admitted).run()
-
-
-def _received(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Delivery:
-    wiring, plan = Wiring.of(task.app), task.plan
-    lineage = Lineage.from_headers(request.headers)
-    owner = getattr(request, OWNER, None) or uuid.uuid4().hex
-    try:
-        if lineage.key is None or lineage.fingerprint is None:
-            # A producer that is not ours: the key is made here, and travels with every copy from now on.
-            lineage = _with_key(task, request, lineage)
-        lock = None if task.lock_plan is None else lock_ask(task, request, owner)
-    except KeyRefused as error:
-        bury_nameless(task, request, lineage, error)
-    key = lineage.key or ""
-    arrival = Arrival(
-        task_id=request.id,
-        owner=owner,
-        fingerprint=lineage.fingerprint or "",
-        seen=lineage.seen,
-        epoch=lineage.epoch,
-        letter_id=lineage.letter_id,
-        verdict=lineage.verdict,
-    )
-    return Delivery(
-        task=task,
-        request=request,
-        args=args,
-        kwargs=kwargs,
-        policy=task.policy,
-        plan=plan,
-        wiring=wiring,
-        lineage=lineage,
-        key=key,
-        gate=Gate(wiring.admission, plan, key, arrival, wiring.clock, lock),
-    )
-
-
-def _with_key(task: Any, request: Any, lineage: Lineage) -> Lineage:
-    plan, args, kwargs = task.plan, request.args, request.kwargs
-    key = lineage.key or plan.key(args, kwargs)
-    return replace(lineage, key=key, fingerprint=lineage.fingerprint or plan.fingerprint(args, kwargs))
+    return KeyedRun(delivery, admitted).run()
 
 
 def _without_store(delivery: Delivery, error: StoreUnavailable, *, answered: bool) -> Any:
@@ -113,7 +75,7 @@ def _without_store(delivery: Delivery, error: StoreUnavailable, *, answered: boo
     return delivery.put_off(f"the store is down ({error})", None)
 
 
-class _Run:
+class KeyedRun:
     """The body under a claim, and what its end means."""
 
     def __init__(self, delivery: Delivery, hold: Hold) -> None:
@@ -136,24 +98,31 @@ class _Run:
             return self._run()
 
     def _run(self) -> Any:
-        delivery = self._delivery
         try:
-            with running(self._safe):
-                result = delivery.task.run(*delivery.args, **delivery.kwargs)
-                raise_asked_retry(delivery.request)
-                if delivery.policy.ensure is not None:
-                    check_postcondition(delivery.policy.ensure, result, delivery.arguments())
+            result = self._body()
         except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
             self._failed(error)
         return self._succeeded(result)
 
+    def _body(self) -> Any:
+        delivery = self._delivery
+        with running(self._safe):
+            result = delivery.task.run(*delivery.args, **delivery.kwargs)
+            raise_asked_retry(delivery.request)
+            if delivery.policy.ensure is not None:
+                check_postcondition(delivery.policy.ensure, result, delivery.arguments())
+        return result
+
+    def _encoded(self, result: Any) -> tuple[Any, Ending]:
+        return encode_result(
+            result,
+            store_result=self._delivery.plan.idempotent.store_result,
+            max_bytes=self._delivery.wiring.settings.max_result_bytes,
+        )
+
     def _succeeded(self, result: Any) -> Any:
         delivery, hold = self._delivery, self._hold
-        seen, ending = encode_result(
-            result,
-            store_result=delivery.plan.idempotent.store_result,
-            max_bytes=delivery.wiring.settings.max_result_bytes,
-        )
+        seen, ending = self._encoded(result)
         try:
             right = seconds_to_send(delivery)
             record = delivery.settle(hold, lambda: delivery.gate.settle_done(hold, ending, continues_seconds=right))
@@ -161,13 +130,18 @@ class _Run:
             self._note_late_success(ending.text)
             lease_lost.send(delivery.task, task_id=delivery.request.id, key=delivery.key, reason=str(error))
             delivery.drop(f"succeeded, but another owner has the work ({error})", error)
+        self._hand_on(record, seen)
+        return seen
+
+    def _hand_on(self, record: Record, seen: Any) -> None:
+        """Tell of a success that is durable, and send what follows it."""
+        delivery = self._delivery
         for letter_id in delivery.letters_to_close(record):
             self._quietly(
                 lambda ended=letter_id: delivery.wiring.letters.close(ended, f"task {delivery.request.id} succeeded")
             )
         delivery.end(Outcome.SUCCEEDED)
         continue_canvas(delivery, record, seen, is_own_settle=True)
-        return seen
 
     def _note_late_success(self, result: str) -> None:
         """Tell the person who must decide: this late success is the verdict they need."""
@@ -197,13 +171,17 @@ class _Run:
             self._given_back(error)
         attempt = Attempt(hold.record.attempt, self._elapsed_seconds(), error)
         step = next_step(delivery.wiring, delivery.policy, attempt)
-        ambiguous = step.failure.effect_possible or self._safe.has_open_step
-        effect_possible = ambiguous or self._may_have_effect()
+        effect_possible, ambiguous = self._doubts(step)
         if effect_possible and delivery.plan.ledger.on_unknown is OnUnknown.QUARANTINE:
             self._bury(step, State.QUARANTINED, effect_possible=True)
         if isinstance(step.decision, Bury):
             self._bury(step, State.DEAD, effect_possible=effect_possible)
         self._retry(step, step.decision, error, effect_possible=effect_possible, ambiguous=ambiguous)
+
+    def _doubts(self, step: NextStep) -> tuple[bool, bool]:
+        """Return whether a failed start may have had an effect, and whether one may still come."""
+        ambiguous = step.failure.effect_possible or self._safe.has_open_step
+        return ambiguous or self._may_have_effect(), ambiguous
 
     def _elapsed_seconds(self) -> float:
         """Return the time since the series began."""

@@ -19,6 +19,7 @@ from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.continuing import hand_on
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
+from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered
 from celery_safeguards.pipeline.deferring import is_overdue, put_off
 from celery_safeguards.pipeline.ensuring import check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
@@ -61,7 +62,7 @@ def _run(
     unprotected_key: str | None,
     lock: HeldByDelivery | None,
 ) -> Any:
-    counted = _is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
+    counted = is_redelivered(request) and task.policy.declared is not Declared.AT_MOST_ONCE and unprotected_key is None
     if counted:
         _begin_counted_start(task, request)
     try:
@@ -75,7 +76,7 @@ def _run(
     if lock is not None:
         _release_or_drop(task, request, lock)
     if counted:
-        _end_counted_start(task, request)
+        end_counted_start(task, request)
     if request.headers and h.LETTER in request.headers:
         _close_letter(task, request)
     hand_on(task, request, result)
@@ -126,12 +127,6 @@ def _drop(task: Any, request: Any, reason: str, error: Exception) -> NoReturn:
     raise DroppedLocally(reason) from error
 
 
-def _is_redelivered(request: Any) -> bool:
-    # Kombu marks both (5.7, `transport/redis.py`); the header stays with the copies of such a message.
-    marks = (request.delivery_info or {}, request.headers or {})
-    return any(each.get("redelivered") for each in marks)
-
-
 def _begin_counted_start(task: Any, request: Any) -> None:
     wiring, limit = Wiring.of(task.app), task.policy.max_lost_starts
     try:
@@ -148,14 +143,6 @@ def _begin_counted_start(task: Any, request: Any) -> None:
     if count is None:
         kind, reason = FailureKind.WORKER_LOST, f"started {limit} times without an outcome"
         _bury(task, request, kind, reason, None, effect_possible=True)
-
-
-def _end_counted_start(task: Any, request: Any) -> None:
-    try:
-        Wiring.of(task.app).starts.end(request.id)
-    except StoreUnavailable as error:
-        # The count only grows by starts without an outcome: one too many is the safe side of a week.
-        logger.warning("%s[%s]: its start count stays: %s", task.name, request.id, error)
 
 
 def _close_letter(task: Any, request: Any) -> None:
@@ -181,14 +168,14 @@ def _failed(
         error = RetryAsked(error.exc, error.when)
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
         if counted:
-            _end_counted_start(task, request)
+            end_counted_start(task, request)
         raise error
     wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
     now = wiring.clock.wall_seconds()
     began = lineage.began if lineage.began is not None else now
     step = next_step(wiring, task.policy, Attempt(request.retries + 1, max(0.0, now - began), error))
     if counted:
-        _end_counted_start(task, request)
+        end_counted_start(task, request)
     if isinstance(step.decision, Bury):
         if request.is_eager:
             raise step.cause

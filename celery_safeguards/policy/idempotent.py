@@ -11,10 +11,11 @@ from celery_safeguards.policy.verdict import Verify
 WEEK_SECONDS = 604_800.0
 
 _ON_UNKNOWN_MISSING = """\
-Idempotent({key!r}) needs on_unknown=: what to do when the body was started and nobody knows how it ended.
+Idempotent({key!r}) needs on_unknown= or atomic=: what to do when the body was started and nobody knows how it ended.
   on_unknown="rerun"       doing it twice is harmless, or the other side honours the idempotency key.
   on_unknown=Verify(find)  the other side can be asked whether it happened, and is asked before anything runs again.
-  on_unknown="quarantine"  only a person can tell, and the work waits for that person as a dead letter."""
+  on_unknown="quarantine"  only a person can tell, and the work waits for that person as a dead letter.
+  atomic="default"         all it does is in that database, in one transaction with its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,10 @@ class Idempotent:
     Args:
         key: template over the task's parameters, such as `"payment:{order_id}"`. It names the business operation;
             a random or time-based value would make every publish a new one.
-        on_unknown: `"rerun"`, `"quarantine"` or `Verify(...)`; required.
+        on_unknown: `"rerun"`, `"quarantine"` or `Verify(...)`; required unless `atomic` is given.
+        atomic: alias of a database. Claim, body and outcome are one transaction there, and what the body publishes is
+            sent after its COMMIT: all of it happens once, or nothing does. Only for bodies whose every effect is in
+            that database; see `admission/atomic.py`.
         on_dead: what a new publication of dead work gets: `"refuse"` (fails, naming the letter), `"run"` (a new
             series, asking first if an effect is possible) or `"attach"` (fails, noted on the letter).
         scope: separates equal keys of different tasks; the task's name unless given. Give one to share keys between
@@ -43,6 +47,7 @@ class Idempotent:
     key: str
     _: KW_ONLY
     on_unknown: Verify | OnUnknown | str | Unset = UNSET
+    atomic: str | None = None
     on_dead: OnDead | str = OnDead.REFUSE
     scope: str | None = None
     fingerprint: tuple[str, ...] | None = None
@@ -52,9 +57,11 @@ class Idempotent:
 
     def __post_init__(self) -> None:
         KeyTemplate(self.key)
-        if self.on_unknown is UNSET:
+        if self.atomic is not None:
+            self._check_atomic()
+        elif self.on_unknown is UNSET:
             raise ConfigurationError(_ON_UNKNOWN_MISSING.format(key=self.key))
-        if not isinstance(self.on_unknown, Verify):
+        elif not isinstance(self.on_unknown, Verify):
             if self.on_unknown == OnUnknown.VERIFY:
                 raise ConfigurationError('Idempotent.on_unknown="verify": give Verify(find, after_seconds=...)')
             object.__setattr__(self, "on_unknown", choice("Idempotent.on_unknown", self.on_unknown, OnUnknown))
@@ -67,6 +74,15 @@ class Idempotent:
         if not isinstance(self.store_result, bool):
             raise ConfigurationError(f"Idempotent.store_result={self.store_result!r}: give True or False")
         number("Idempotent.quiet_seconds", self.quiet_seconds, at_least=0)
+
+    def _check_atomic(self) -> None:
+        if not isinstance(self.atomic, str) or not self.atomic:
+            raise ConfigurationError(f"Idempotent.atomic={self.atomic!r}: give the alias of a database")
+        if self.on_unknown is not UNSET:
+            raise ConfigurationError(
+                f"Idempotent(atomic={self.atomic!r}, on_unknown={self.on_unknown!r}): in one transaction nothing is "
+                "unknown; leave on_unknown out, or atomic, if the body has effects outside of that database"
+            )
 
     @property
     def verify(self) -> Verify | None:

@@ -79,6 +79,12 @@ class Safeguards:
         declared = self.declared()
         if len(declared) > 1:
             raise ConfigurationError(f"Safeguards({' and '.join(declared)}): declare one of them")
+        is_atomic = isinstance(self.idempotent, Idempotent) and self.idempotent.atomic is not None
+        if is_atomic and self.on_store_down == OnStoreDown.RUN_UNPROTECTED:
+            raise ConfigurationError(
+                "Safeguards(idempotent=Idempotent(atomic=...), on_store_down='run_unprotected'): its record is in the "
+                "very database that its body needs; leave on_store_down out"
+            )
         if self.at_most_once is True and isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(
                 "Safeguards(at_most_once=True, retry=RetryPolicy(...)): work that is repeated runs more than once; "
@@ -148,8 +154,12 @@ class Policy:
         if self.idempotent is None:
             raise ConfigurationError("only an idempotent task has a ledger policy")
         verify = self.idempotent.verify
+        on_unknown = OnUnknown.VERIFY if verify else self.idempotent.on_unknown
+        if self.idempotent.atomic is not None:
+            # Only a start from before the task was atomic can be unknown, and then nobody has said what it may do.
+            on_unknown = OnUnknown.QUARANTINE
         return LedgerPolicy(
-            on_unknown=OnUnknown.VERIFY if verify else OnUnknown(str(self.idempotent.on_unknown)),
+            on_unknown=OnUnknown(str(on_unknown)),
             on_dead=OnDead(self.idempotent.on_dead),
             quiet_seconds=verify.after_seconds if verify else self.idempotent.quiet_seconds,
             attempts=self.retry.most_attempts if self.retry else None,

@@ -6,7 +6,8 @@ from the wire bytes. It sees what the child cannot tell: that it died, or was ov
 
     child reports      → Celery's own handling, except a local drop: neither acknowledged nor sent back
     child killed, or   → keyed: mark the claim lost, which is evidence, and put the message back: admission answers by
-    hard time limit      `on_unknown`. Unkeyed: count the start; below the limit put it back, at the limit bury it
+    hard time limit      `on_unknown`. Unkeyed: count the start; below the limit put it back, at the limit bury it.
+                         Atomic: count the start and put it back: its transaction is rolled back
 
 Celery acknowledges a late-acknowledged message whose child died, or requeues it for ever (celery 5.7,
 `worker/request.py`); both are replaced here. A hard limit fires `on_failure` and `on_timeout` in 5.7 and only
@@ -70,7 +71,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Renew the claim and the lock that the child is about to take."""
         # First, since it may acknowledge, or terminate at once.
         super().on_accepted(pid, time_accepted)
-        keeper, key, lock = keeper_of(self.app), self._record_key(), self._lock_ask(pid)
+        keeper, lock = keeper_of(self.app), self._lock_ask(pid)
+        # Nothing is to be renewed of a transaction.
+        key = None if self._is_atomic else self._record_key()
         if keeper is not None and (key is not None or lock is not None):
             budget_seconds = lease_budget_seconds(self.task, self.time_limits)
             hold_seconds = self.task.policy.lock.max_hold_seconds if lock is not None else None
@@ -154,6 +157,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         task_ready(self)
         key = self._record_key()
         if key is not None:
+            if self._is_atomic:
+                # The rollback leaves no trace of this start; a child counts it, or buries the message, at its next one.
+                self._may_start_again(error)
             self._mark_lost(key, error)
             self.reject(requeue=True)
             return
@@ -162,6 +168,11 @@ class SafeRequest(Request):  # type: ignore[misc]
             self.reject(requeue=True)
         else:
             self._bury_and_fail(error, exc_info)
+
+    @property
+    def _is_atomic(self) -> bool:
+        plan = self.task.plan
+        return plan is not None and plan.idempotent.atomic is not None
 
     def _record_key(self) -> RecordKey | None:
         """Return the record that the child asks for: by the header, else made of the arguments as the child does."""

@@ -11,7 +11,7 @@ from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end
 from celery_safeguards.conf import MEMORY_URL
-from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.policy import Declared
 from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.wiring import Wiring
@@ -29,6 +29,7 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         findings = [*undeclared_tasks(parent.app), *odd_schedules(parent.app), *short_locks(parent.app)]
+        findings += unbounded_transactions(parent.app)
         for finding in findings:
             logger.warning("%s", finding)
         if findings and Wiring.of(parent.app).settings.strict:
@@ -70,6 +71,30 @@ def short_locks(app: Any) -> list[Finding]:
         for name, task in _guarded(app)
         if task.policy.lock is not None and task.policy.lock.lease_seconds < least_seconds
     ]
+
+
+def unbounded_transactions(app: Any) -> list[Finding]:
+    """
+    Return what lets the transactions of atomic tasks outlive a client that is gone; asks each database once.
+
+    Raises:
+        ConfigurationError: the records of an atomic task are not in its database.
+
+    """
+    by_alias: dict[str, list[str]] = {}
+    for name, task in _guarded(app):
+        if task.plan is not None and task.plan.idempotent.atomic is not None:
+            by_alias.setdefault(task.plan.idempotent.atomic, []).append(name)
+    findings = []
+    for alias, names in by_alias.items():
+        store = Wiring.of(app).atomic_store(alias, joined=False)
+        try:
+            found = store.unbounded()
+        except StoreUnavailable as error:
+            logger.warning("what bounds the transactions of database %r could not be asked: %s", alias, error)
+            continue
+        findings += [Finding("SG130", f"{', '.join(names)}: database {alias!r}: {each}") for each in found]
+    return findings
 
 
 def _guarded(app: Any) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from celery_safeguards._store_view import StoreState, StoreView
+from celery_safeguards.admission.atomic import Seen
 from celery_safeguards.admission.rules import AdmissionRules, Room
 from celery_safeguards.admission.store import Answer, Change, RecordKey
 from celery_safeguards.clock import to_us
@@ -18,12 +19,15 @@ from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 from django_celery_safeguards import rows
+from django_celery_safeguards.bounds import unbounded_on
 from django_celery_safeguards.house import STATE, House
+from django_celery_safeguards.joined import JoinedConnection
 from django_celery_safeguards.locks import OrmLockStore, free_plainly, take_plainly
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.purging import purge
 from django_celery_safeguards.room import OrmRoom
 from django_celery_safeguards.sql import shown
+from django_celery_safeguards.transactions import OrmTransaction, check_can_lock, claimed
 from django_celery_safeguards.waking import send
 
 T = TypeVar("T")
@@ -47,6 +51,30 @@ class OrmAdmissionStore(AdmissionRules):
         super().__init__(house.lease_seconds)
         self.house = house
         self.locks = OrmLockStore(house, self.step)
+
+    @property
+    def alias(self) -> str:
+        """See `AtomicStore.alias`."""
+        return self.house.connection.alias
+
+    def joined(self) -> "OrmAdmissionStore":
+        """See `AtomicStore.joined`."""
+        house = self.house
+        return OrmAdmissionStore(House(JoinedConnection(self.alias), house.namespace, house.lease_seconds))
+
+    def transaction(self) -> OrmTransaction:
+        """See `AtomicStore.transaction`."""
+        check_can_lock(self.house.dialect, self.alias)
+        return OrmTransaction(self.house, may_join=isinstance(self.house.connection, JoinedConnection))
+
+    def standing(self, key: RecordKey) -> Seen | None:
+        """See `AtomicStore.standing`."""
+        found = self.house.connection.transact(lambda cursor: claimed(self.house, cursor, key))
+        return found and found[0]
+
+    def unbounded(self) -> list[str]:
+        """See `AtomicStore.unbounded`."""
+        return unbounded_on(self.alias) if self.house.dialect.vendor == "postgresql" else []
 
     def step(self, act: Callable[[Room], T], *, heard: bool = True) -> T:
         """See `AdmissionRules.step`."""

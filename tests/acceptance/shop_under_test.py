@@ -26,6 +26,7 @@ from tests.support.processes import processes
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 40
+SHOP_APP = "tests.acceptance.shop_app:app"
 
 
 class Shop:
@@ -73,12 +74,20 @@ class Shop:
     def __exit__(self, *exc_info):
         self._stack.close()
 
-    def start_worker(self, concurrency, *, visibility_seconds=600, broker_url=None, extra_args=()):
+    def start_worker(
+        self,
+        concurrency,
+        *,
+        app_module=SHOP_APP,
+        visibility_seconds=600,
+        broker_url=None,
+        extra_args=(),
+    ):
         """Start a worker; nothing is swept for ten minutes unless a visibility timeout is given."""
         env = {**self._env, shop_app.VISIBILITY: str(visibility_seconds)}
         env |= {apps.BROKER_URL: broker_url} if broker_url else {}
         worker = workers.start_worker(
-            "tests.acceptance.shop_app:app",
+            app_module,
             env,
             announcements=self.announcements,
             directory=self._directory,

@@ -28,7 +28,7 @@ from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.signals import delivery_ended
-from celery_safeguards.wiring import Wiring
+from celery_safeguards.wiring import Stores, Wiring
 
 LEASE_SECONDS = 30.0
 
@@ -61,6 +61,9 @@ class Clock:
     def sleep(self, seconds):
         self.now += seconds
 
+    def wait_until(self, wall_seconds):
+        self.now = max(self.now, wall_seconds)
+
 
 class Highest(random.Random):
     """Chance that always draws the upper end, so that a delay is its ceiling."""
@@ -81,7 +84,7 @@ class Cable:
 
     def pull(self, seconds):
         """Take the store away from now on."""
-        self.out_until = self._clock.now + seconds
+        self.out_until = self._clock.wall_seconds() + seconds
 
     def lose_answer_of(self, method):
         """Let the next call of a method arrive, and its answer be lost."""
@@ -94,7 +97,7 @@ class Cable:
     def _through(self, name, method):
         def call(*args, **kwargs):
             self.calls.append(name)
-            if self._clock.now < self.out_until:
+            if self._clock.wall_seconds() < self.out_until:
                 raise StoreUnavailable(f"{name}: the cable is out")
             answer = method(*args, **kwargs)
             if name in self.losing_answers_of:
@@ -122,16 +125,18 @@ class Delivered:
 class Bench:
     """An app, its memory broker and one worker's way of running a message."""
 
+    clock_of = Clock
+
     def __init__(self, name, **settings):
-        self.clock = Clock()
+        self.clock = self.clock_of()
         self.app = Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False)
         self.app.conf.update(task_default_queue=name, safeguards_store_url="memory://", **settings)
-        self.app.now = lambda: datetime.fromtimestamp(self.clock.now, UTC)
-        memory = MemoryAdmissionStore(LEASE_SECONDS, self.clock.wall_seconds)
-        self.store, self.locks = Cable(memory, self.clock), Cable(memory.locks, self.clock)
+        self.app.now = lambda: datetime.fromtimestamp(self.clock.wall_seconds(), UTC)
+        stores = self.open_stores()
+        self.store, self.locks = Cable(stores.admission, self.clock), Cable(stores.locks, self.clock)
         self.store.declare_new()
-        self.letters = Cable(MemoryLetterStore(), self.clock)
-        self.starts = MemoryStartCounter()
+        self.letters = Cable(stores.letters, self.clock)
+        self.starts = stores.starts
         self.wiring = Wiring(
             settings=Settings.of(self.app),
             admission=self.store,
@@ -149,6 +154,12 @@ class Bench:
         self._connection = self.app.connection_for_read()
         self._queue = self.app.amqp.queues[name](self._connection.default_channel)
         self._queue.declare()
+
+    def open_stores(self):
+        """Return the stores that everything is kept in."""
+        memory = MemoryAdmissionStore(LEASE_SECONDS, self.clock.wall_seconds)
+        letters, starts = MemoryLetterStore(), MemoryStartCounter()
+        return Stores(admission=memory, locks=memory.locks, letters=letters, starts=starts)
 
     def close(self):
         """Give back what the app holds."""
@@ -181,7 +192,7 @@ class Bench:
         # As kombu's Redis transport marks it; the memory transport has the mark, and keeps it to itself.
         message.delivery_info["redelivered"] = bool(message._raw.get("redelivered"))
         if message.headers["eta"]:
-            self.clock.now = max(self.clock.now, datetime.fromisoformat(message.headers["eta"]).timestamp())
+            self.clock.wait_until(datetime.fromisoformat(message.headers["eta"]).timestamp())
         return message
 
     def deliver(self, *, worker_dies=False):

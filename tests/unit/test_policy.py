@@ -51,6 +51,18 @@ def find_payment(order_id):
         (lambda: Idempotent("p:{a}", on_unknown="rerun", scope=""), "scope=''", "give a name"),
         (lambda: Idempotent("p:{a}", on_unknown="rerun", scope="a#b"), "scope='a#b'", "without '#'"),
         (lambda: Idempotent("p:{a}", on_unknown="rerun", scope=7), "scope=7", "give a name"),
+        (lambda: Idempotent("p:{a}", atomic=""), "atomic=''", "alias of a database"),
+        (lambda: Idempotent("p:{a}", atomic=True), "atomic=True", "alias of a database"),
+        (
+            lambda: Idempotent("p:{a}", atomic="default", on_unknown="rerun"),
+            "on_unknown='rerun'",
+            "leave on_unknown out",
+        ),
+        (
+            lambda: Safeguards(idempotent=Idempotent("p:{a}", atomic="x"), on_store_down="run_unprotected"),
+            "on_store_down='run_unprotected'",
+            "leave on_store_down out",
+        ),
         (lambda: Idempotent("p:{a}", on_unknown="rerun", fingerprint="a"), "fingerprint='a'", "tuple of parameter"),
         (lambda: Idempotent("p:{a}", on_unknown="rerun", fingerprint=()), "fingerprint=()", "tuple of parameter"),
         (lambda: Idempotent("p:{a}", on_unknown="rerun", fingerprint=["a"]), "fingerprint=['a']", "tuple of parameter"),
@@ -97,14 +109,14 @@ def test_options_are_given_by_name(make):
         make()
 
 
-def test_missing_on_unknown_explains_the_choice_in_three_sentences():
+def test_missing_on_unknown_explains_the_choice_in_a_sentence_each():
     """The one question only the team can answer: whoever meets it first must be able to."""
     with pytest.raises(ConfigurationError) as refused:
         Idempotent("payment:{order_id}")
 
     first, *choices = str(refused.value).splitlines()
     assert first == (
-        "Idempotent('payment:{order_id}') needs on_unknown=: "
+        "Idempotent('payment:{order_id}') needs on_unknown= or atomic=: "
         "what to do when the body was started and nobody knows how it ended."
     )
     assert [re.split(r" {2,}", choice.strip()) for choice in choices] == [
@@ -116,6 +128,10 @@ def test_missing_on_unknown_explains_the_choice_in_three_sentences():
         [
             'on_unknown="quarantine"',
             "only a person can tell, and the work waits for that person as a dead letter.",
+        ],
+        [
+            'atomic="default"',
+            "all it does is in that database, in one transaction with its record.",
         ],
     ]
 
@@ -274,6 +290,13 @@ def test_ledger_policy_carries_what_admission_rests_on():
 
     assert (ledger.on_unknown, ledger.on_dead) == (OnUnknown.VERIFY, OnDead.ATTACH)
     assert (ledger.attempts, ledger.max_lost_starts) == (2, 7)
+
+
+def test_atomic_work_that_is_unknown_all_the_same_waits_for_a_person():
+    """A start from before the task was atomic: nobody has said what may be done about it."""
+    ledger = Policy.of(Safeguards(idempotent=Idempotent("p:{a}", atomic="default"))).ledger()
+
+    assert OnUnknown.QUARANTINE is ledger.on_unknown
 
 
 def test_ledger_policy_without_retries_has_no_cap_of_attempts():

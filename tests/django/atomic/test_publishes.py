@@ -1,0 +1,302 @@
+"""
+What an atomic body publishes: sent after its COMMIT, all of it, or none of it is.
+"""
+
+import pytest
+from celery import Celery, chain, group
+from celery.exceptions import Ignore
+from django.db import transaction
+from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
+
+from celery_safeguards import Safeguards
+from celery_safeguards.ledger.record import State
+from celery_safeguards.pipeline import continuing
+from tests.support.bench import Killed
+
+
+@pytest.fixture
+def killed_before_it_sends(monkeypatch):
+    """The first delivery is killed between its COMMIT and its publishes."""
+    lives = [False]
+    send_kept = continuing.send_kept
+
+    def send_unless_killed(app, messages):
+        if lives:
+            lives.pop()
+            raise Killed
+        send_kept(app, messages)
+
+    monkeypatch.setattr(continuing, "send_kept", send_unless_killed)
+
+
+@pytest.fixture
+def child(bench):
+    """A task that notes what it got."""
+    got = []
+
+    def body(self, *args, **kwargs):
+        got.append(args[0] if args else kwargs)
+
+    task = bench.task(body, Safeguards(repeatable=True))
+    task.got = got
+    return task
+
+
+def test_children_are_sent_after_the_commit(bench, child):
+    """Sent before it, they run ahead of what they need, or after a rollback of what never was."""
+
+    def body(self, number):
+        bench.has_effect(number)
+        child.delay(1)
+        child.delay(2)
+        assert 0 == bench.waiting()
+
+    task = bench.atomic(body)
+    task.delay(7)
+    bench.deliver()
+
+    assert 2 == bench.waiting()
+    bench.drain()
+    assert [1, 2] == child.got
+    assert () == bench.record(task, 7).publishes
+
+
+def test_children_of_a_failed_attempt_are_never_sent(bench, child):
+    """The retry sends them once more."""
+    starts = []
+
+    def body(self, number):
+        starts.append(number)
+        child.delay(len(starts))
+        if len(starts) == 1:
+            raise ConnectionError("down")
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert [2] == child.got
+
+
+def test_child_of_a_savepoint_that_was_rolled_back_is_not_sent(bench, child):
+    """It would act on rows that are not there."""
+
+    def body(self, number):
+        child.delay("before")
+        with transaction.atomic(using=bench.alias):
+            child.delay("inside")
+            transaction.set_rollback(True, using=bench.alias)
+        child.delay("after")
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert ["before", "after"] == child.got
+
+
+def test_the_result_of_a_publish_knows_its_task(bench, child):
+    """The body could not note whom it has asked."""
+    ids = []
+
+    def body(self, number):
+        ids.append(child.delay(1).id)
+
+    bench.atomic(body).delay(7)
+    bench.deliver()
+
+    assert ids == [bench.receive().headers["id"]]
+
+
+def test_every_way_to_publish_is_kept(bench, child):
+    """One that is not would be sent by a body that is rolled back."""
+
+    def body(self, number):
+        child.apply_async(("task",), countdown=0.01, priority=3, headers={"mine": "yes"})
+        child.s("signature").apply_async()
+        bench.app.send_task(child.name, ("by name",))
+        group(child.s("first"), child.s("second")).apply_async()
+        chain(child.si("head"), child.si("tail")).apply_async()
+        assert 0 == bench.waiting()
+
+    bench.atomic(body).delay(7)
+    bench.deliver()
+
+    message = bench.receive()
+    assert ("yes", 3) == (message.headers["mine"], message.properties["priority"])
+    message.requeue()
+    bench.drain()
+    assert {"task", "signature", "by name", "first", "second", "head", "tail"} == set(child.got)
+
+
+def test_keyed_child_is_published_with_its_key(bench):
+    """A child that is sent twice, killed in between, could not be told from another."""
+    runs = []
+
+    def keyed_body(self, number):
+        runs.append(number)
+
+    keyed = bench.keyed(keyed_body)
+
+    def body(self, number):
+        keyed.delay(8)
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert ([8], State.DONE) == (runs, bench.record(keyed, 8).state)
+
+
+def test_what_the_body_changes_later_is_not_in_the_message(bench, child):
+    """The child would get what its parent had at the end, not what it was given."""
+
+    def body(self, number):
+        given = {"lines": [1]}
+        child.delay(given)
+        given["lines"].append(2)
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert [{"lines": [1]}] == child.got
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+def test_message_is_what_it_would_have_been(bench, child, serializer):
+    """A body in another encoding would be undecodable to its worker."""
+
+    def body(self, number):
+        child.apply_async((number,), {"text": "ünï", "none": None}, serializer=serializer)
+
+    bench.atomic(body).delay(7)
+    child.apply_async((7,), {"text": "ünï", "none": None}, serializer=serializer)
+    direct = bench._queue.get(accept=["json", "pickle"])
+    if direct.headers["task"] != child.name:
+        direct.requeue()
+        direct = bench._queue.get(accept=["json", "pickle"])
+    bench.deliver()
+    kept = bench._queue.get(accept=["json", "pickle"])
+
+    assert direct.payload == kept.payload
+    assert (direct.content_type, direct.content_encoding) == (kept.content_type, kept.content_encoding)
+    differing = {"id", "root_id", "parent_id", "origin", "sg_marks"}
+    assert {name: value for name, value in direct.headers.items() if name not in differing} == {
+        name: value for name, value in kept.headers.items() if name not in differing
+    }
+
+
+def test_queue_that_the_app_does_not_know_fails_the_body(bench, child):
+    """After the COMMIT nobody could answer for it."""
+    bench.app.conf.task_create_missing_queues = False
+    bench.app.amqp.__dict__.pop("queues", None)
+
+    def body(self, number):
+        bench.has_effect(number)
+        child.apply_async((1,), queue=Queue("elsewhere", Exchange("elsewhere")))
+
+    bench.atomic(body, retry=None).delay(7)
+
+    assert ("FAILURE", []) == (bench.deliver().state, bench.effects())
+
+
+def test_broker_that_is_down_does_not_fail_the_body(bench, child, monkeypatch):
+    """Its effect would be rolled back for what a redelivery can mend."""
+    send, down = bench.app.amqp.send_task_message, []
+
+    def send_if_up(producer, name, message, **options):
+        if down:
+            raise OperationalError("the broker is down")
+        return send(producer, name, message, **options)
+
+    monkeypatch.setitem(bench.app.amqp.__dict__, "send_task_message", send_if_up)
+
+    def body(self, number):
+        bench.has_effect(number)
+        down.append(True)
+        child.delay(1)
+
+    task = bench.atomic(body)
+    task.delay(7)
+    first = bench.deliver(worker_dies=True)
+    assert (["kept", [7]], 1) == ([first.fate, bench.effects()], len(bench.record(task, 7).publishes))
+
+    down.clear()
+    bench.store.mark_lost(task.plan.record_key("op:7"), bench.record(task, 7).owner, {})
+    bench.drain()
+
+    assert ([1], [7]) == (child.got, bench.effects())
+    assert () == bench.record(task, 7).publishes
+
+
+def test_children_that_a_killed_worker_has_not_sent_are_sent_by_its_redelivery(bench, child, killed_before_it_sends):
+    """Between COMMIT and `on_commit` they would be lost, and nobody would know."""
+
+    def body(self, number):
+        bench.has_effect(number)
+        child.delay(1)
+
+    task = bench.atomic(body)
+    task.delay(7)
+    bench.deliver()
+    assert (State.DONE, [], [7]) == (bench.record(task, 7).state, child.got, bench.effects())
+
+    bench.drain()
+
+    assert ([1], [7]) == (child.got, bench.effects())
+
+
+def test_children_of_a_body_that_ends_by_ignore_are_sent_by_its_redelivery(bench, child, killed_before_it_sends):
+    """`replace` publishes, and ends so: the work that took its place would be lost."""
+
+    def body(self, number):
+        child.delay(1)
+        raise Ignore("handed on")
+
+    bench.atomic(body).delay(7)
+    bench.deliver()
+    bench.drain()
+
+    assert [1] == child.got
+
+
+def test_task_that_replaces_itself_is_replaced_once(bench, child):
+    """The commit belongs to the replacement as well."""
+
+    def body(self, number):
+        bench.has_effect(number)
+        raise self.replace(child.si(number))
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert ([7], [7]) == (child.got, bench.effects())
+
+
+def test_link_follows_an_atomic_task(bench, child):
+    """What waits for its result would wait for ever."""
+
+    def body(self, number):
+        bench.has_effect(number)
+        child.delay("published")
+        return number + 1
+
+    task = bench.atomic(body)
+    task.apply_async((7,), link=child.s())
+    bench.drain()
+
+    assert ["published", 8] == child.got
+
+
+def test_another_apps_publish_is_not_kept(bench):
+    """README says so: it cannot be sent by this app's worker."""
+    with Celery("other", broker="memory://", set_as_current=False) as other:
+        other.conf.task_default_queue = f"{bench.namespace}-other"
+
+        def body(self, number):
+            other.send_task("elsewhere", (number,))
+            with other.connection_for_read() as connection:
+                queue = other.amqp.queues[other.conf.task_default_queue](connection.default_channel)
+                assert queue.get(no_ack=True) is not None
+
+        bench.atomic(body, retry=None).delay(7)
+
+        assert "SUCCESS" == bench.deliver().state
