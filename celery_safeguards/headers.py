@@ -37,6 +37,10 @@ _INSIDE_ONLY = frozenset({OWNER, WIRE})
 FORMAT = 1
 
 
+class FixedHeaders(dict[str, Any]):
+    """Headers of a publish whose key was worked out at an earlier call: it is not worked out again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """What a message says of its own past."""

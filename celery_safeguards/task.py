@@ -123,20 +123,33 @@ class SafeTask(celery.Task):  # type: ignore[misc]
                 not stable.
 
         """
-        try:
-            if self.lock_plan is not None:
-                self.lock_plan.name(args, kwargs)
-            if self.plan is not None:
-                key = self._key_headers(self.plan, args, kwargs)
-                options["headers"] = {**(options.get("headers") or {}), **key}
-        except KeyRefused as error:
-            return refuse_publish(self, error, args, kwargs, task_id, options)
+        given = options.get("headers")
+        if not isinstance(given, h.FixedHeaders):
+            try:
+                key = self.key_headers(args, kwargs)
+            except KeyRefused as error:
+                return refuse_publish(self, error, args, kwargs, task_id, options)
+            if key:
+                options["headers"] = {**(given or {}), **key}
         with unsent_messages() as unsent:
             try:
                 return super().apply_async(args, kwargs, task_id, *rest, **options)
             except Exception as error:
                 keep_refused_body(self.app, unsent, error, options.get("serializer"))
                 raise
+
+    def key_headers(self, args: Any, kwargs: Any) -> Mapping[str, Any]:
+        """
+        Return the headers that name the operation of a call; none for a task without a key.
+
+        Raises:
+            KeyRefused: the arguments do not fit the task, or the key, or that of its lock, would be missing, empty or
+                not stable.
+
+        """
+        if self.lock_plan is not None:
+            self.lock_plan.name(args, kwargs)
+        return {} if self.plan is None else self._key_headers(self.plan, args, kwargs)
 
     def publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
         """Publish a copy of a message with the headers it has: its key was fixed at first publish."""

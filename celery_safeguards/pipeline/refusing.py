@@ -168,7 +168,13 @@ def keep_refused_body(app: Any, unsent: Sequence[Unsent], error: Exception, seri
         keep_refused(app, unsent, error, serializer)
 
 
-def keep_refused(app: Any, unsent: Sequence[Unsent], error: Exception, serializer: str | None) -> None:
+def keep_refused(
+    app: Any,
+    unsent: Sequence[Unsent],
+    error: Exception,
+    serializer: str | None,
+    reason: str = "the broker did not take it, and its chord is over",
+) -> None:
     """
     Write the letter of a message that the broker did not take, if one was on its way.
 
@@ -204,7 +210,7 @@ def keep_refused(app: Any, unsent: Sequence[Unsent], error: Exception, serialize
         id=f"refused-{message.headers.get('id')}",
         kind=classify(error).kind,
         effect_possible=plan is None,
-        reason="the broker did not take it, and its chord is over",
+        reason=reason,
         first_seen_seconds=now,
         last_failed_seconds=now,
         key=key,

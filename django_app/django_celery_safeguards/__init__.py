@@ -3,4 +3,11 @@ The Django app of celery-safeguards: records, locks and dead letters in the data
 
     INSTALLED_APPS += ["django_celery_safeguards"]
     CELERY_SAFEGUARDS_STORE_URL = "django://default"
+
+Tasks are built on `django_celery_safeguards.SafeTask`. Nothing here imports a model.
 """
+
+from django_celery_safeguards.publishing import publish_on_commit
+from django_celery_safeguards.task import SafeTask
+
+__all__ = ["SafeTask", "publish_on_commit"]

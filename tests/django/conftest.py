@@ -2,6 +2,9 @@
 The stores of the Django app beside a user's own connections to the same database.
 """
 
+import os
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -103,3 +106,17 @@ def migrated(given):
     with databases.added("being_migrated", given) as alias:
         databases.migrate(alias)
     return given
+
+
+@pytest.fixture
+def run_python():
+    """Run code in a Python of its own, without a Django project, and return what it prints."""
+
+    def run(code):
+        env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, check=False, env=env, capture_output=True, text=True, timeout=60)
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
+
+    return run

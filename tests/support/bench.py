@@ -172,8 +172,8 @@ class Bench:
         """Register a bound task."""
         # Celery writes a function's name into source text, which a lambda's does not survive.
         body.__name__ = "body"
-        given = {"name": f"bench.{uuid.uuid4().hex[:8]}", "bind": True, "shared": False, **options}
-        task = self.app.task(base=SafeTask, safeguards=safeguards or Safeguards(), **given)(body)
+        given = {"name": f"bench.{uuid.uuid4().hex[:8]}", "bind": True, "shared": False, "base": SafeTask, **options}
+        task = self.app.task(safeguards=safeguards or Safeguards(), **given)(body)
         return self.app.tasks[task.name]
 
     def keyed(self, body, on_unknown="rerun", *, idempotent=None, **safeguards):
