@@ -26,7 +26,8 @@ class Settings:
 
     store_url: str | None = None
     """Where records, claims, locks and letters are: Redis, or another store that is installed, by the URL's scheme.
-    Defaults to the broker's URL where that is Redis; in eager mode without one, to the memory of the process."""
+    Defaults to the broker's URL where that is Redis; else, in eager mode, to the memory of the process; else to what an
+    installed package offers, as the Django app does with the project's default database."""
 
     store_timeout_seconds: float = 2.0
     """How long one round trip to the store may take. Must be below a third of the lease."""
@@ -83,7 +84,7 @@ class Settings:
             raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
         if "store_url" not in given:
             # Eager execution is for tests of one process, which should need no server.
-            given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else None)
+            given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else _offered_url)
         if given.get("spool_directory"):
             given["spool_directory"] = Path(given["spool_directory"])
         return cls(**given)
@@ -118,6 +119,19 @@ class Settings:
     def renew_every_seconds(self) -> float:
         """Pause between two renewals."""
         return self.lease_seconds / 3
+
+
+_offered_url: str | None = None
+
+
+def offer_store(url: str | None) -> None:
+    """
+    Name the store of all apps of this process that are given none and whose broker is not Redis; None: there is none.
+
+    Safe when: called again; called before an app's settings are first read, as the Django app is when it is ready.
+    """
+    global _offered_url  # noqa: PLW0603 - of the process, as the set-up of Django is
+    _offered_url = url
 
 
 def _given(app: Any) -> dict[str, Any]:

@@ -27,8 +27,10 @@ from celery_safeguards.cli.retry import retry
 from celery_safeguards.cli.store import store
 
 
-def _safeguards(_context: click.Context, **_preloaded: Any) -> None:
+def _safeguards(context: click.Context, **_preloaded: Any) -> None:
     """Inspect and repair guarded work: dead letters, idempotency keys, locks, retries, the store."""
+    # As a worker does first: it sets Django up, in whose database the store may be.
+    context.obj.app.loader.import_default_modules()
 
 
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(

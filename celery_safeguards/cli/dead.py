@@ -79,7 +79,6 @@ def list_letters(
 def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
     """Show one letter: its arguments, error and history, and what a replay would do."""
     app = ctx.obj.app
-    app.loader.import_default_modules()
     wiring = Wiring.of(app)
     letter = require_found(wiring.letters.get(letter_id), letter_id)
     ahead = outlook(app, letter, wiring.clock.wall_seconds())

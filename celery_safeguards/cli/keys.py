@@ -32,7 +32,6 @@ def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_j
     if task and scope:
         raise click.UsageError("--task and --scope: give one of them")
     app = ctx.obj.app
-    app.loader.import_default_modules()
     admission = Wiring.of(app).admission
     scopes = [scope] if scope else _scopes(app, task)
     try:

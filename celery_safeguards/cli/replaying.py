@@ -64,7 +64,6 @@ def replay(
     if isinstance(verdict, Happened) and len(letter_ids) > 1:
         raise click.UsageError("--happened records one result: give one ID")
     app = ctx.obj.app
-    app.loader.import_default_modules()
     # Taken down before the first is sent: a replay that dies again comes back to the list.
     ids = list(letter_ids) or _open_letters(app, task, FailureKind(kind) if kind else None)
     if is_all and ids and not yes:
@@ -107,7 +106,6 @@ def resume_letter(
     did not take its message.
     """
     app = ctx.obj.app
-    app.loader.import_default_modules()
     verdict = _verdict(happened, did_not_happen)
     sent = resume(app, letter_id, who, verdict, may_run_twice=yes_it_may_run_twice)
     result = Result(letter_id=letter_id, fate=Fate.REPLAYED, task_id=sent.task_id)

@@ -30,7 +30,6 @@ def preview(ctx: click.Context, task_name: str, as_json: bool) -> None:
     Findings of the schedule, as a worker reports them at its start, go to stderr.
     """
     app = ctx.obj.app
-    app.loader.import_default_modules()
     task = app.tasks.get(task_name)
     if task is None:
         near = get_close_matches(task_name, list(app.tasks), n=1)

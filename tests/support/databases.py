@@ -11,6 +11,8 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
+from celery_safeguards.conf import offer_store
+
 APP = "django_celery_safeguards"
 
 
@@ -24,6 +26,8 @@ def set_up():
             DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         )
         django.setup()
+        # Tests without a project run in this process, too.
+        offer_store(None)
 
 
 def add(alias, given):

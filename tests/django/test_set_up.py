@@ -1,0 +1,72 @@
+"""
+`INSTALLED_APPS += ["django_celery_safeguards"]` is the whole set-up: where the records are then, by whatever means the
+project gives Celery its settings.
+"""
+
+import pytest
+
+from tests.support.project import CELERY, Project
+
+WHERE = """
+from celery_safeguards.conf import Settings
+print(Settings.of(proj.app).store_url)
+"""
+
+
+def store_of(project):
+    done = project.python(WHERE)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("", "django://default"),
+        ("CELERY_BROKER_URL = 'amqp://guest@localhost//'", "django://default"),
+        ("del CELERY_BROKER_URL", "django://default"),
+        ("CELERY_BROKER_URL = 'redis://localhost:6379/3'", "redis://localhost:6379/3"),
+        ("CELERY_TASK_ALWAYS_EAGER = True", "memory://"),
+        ("CELERY_SAFEGUARDS_STORE_URL = 'django://other'", "django://other"),
+        ("INSTALLED_APPS.remove('django_celery_safeguards')", "None"),
+    ],
+)
+def test_store_is_the_brokers_redis_or_else_the_default_database(tmp_path, settings, expected):
+    """A project without Redis would be asked for a URL that it has no server for."""
+    assert expected == store_of(Project(tmp_path, settings=settings))
+
+
+@pytest.mark.parametrize("namespace", ["CELERY", "SHOP", "CELERY_APP"])
+def test_settings_are_found_under_any_namespace(tmp_path, namespace):
+    """A project that calls its Celery settings otherwise would run with the defaults."""
+    settings = f"{namespace}_BROKER_URL = 'memory://'\n{namespace}_SAFEGUARDS_STORE_URL = 'django://east'"
+    celery = CELERY.replace('namespace="CELERY"', f'namespace="{namespace}"')
+
+    assert "django://east" == store_of(Project(tmp_path, settings=settings, celery=celery))
+
+
+def test_setting_may_be_given_to_the_celery_app_alone(tmp_path):
+    """Settings of Celery need not be Django's."""
+    celery = CELERY + 'app.conf.safeguards_store_url = "django://west"\n'
+
+    assert "django://west" == store_of(Project(tmp_path, celery=celery))
+
+
+def test_tasks_are_guarded_after_migrate_and_nothing_else(tmp_path):
+    """Every further step is one that a team forgets: this is what README says."""
+    project = Project(tmp_path)
+    for done in (project.manage("migrate", "--verbosity=0"), project.celery("safeguards", "store", "init", "--yes")):
+        assert 0 == done.returncode, done.stderr
+
+    ran = project.python(
+        """
+from orders.tasks import ship
+proj.app.conf.task_always_eager = True
+proj.app.conf.safeguards_store_url = "django://default"
+print(ship.delay(7).get(), ship.delay(7).get())
+"""
+    )
+    shown = project.celery("safeguards", "keys", "show", "ship:7")
+
+    assert (0, "shipped 7 shipped 7") == (ran.returncode, ran.stdout.strip()), ran.stderr
+    assert (0, True) == (shown.returncode, "done" in shown.stdout), shown.stderr
