@@ -8,10 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from celery import _state
 from celery.app.task import Context
 from celery.worker.state import task_ready
 
 _NO_CONTEXT = Context()
+
+
+def made_app() -> Any:
+    """
+    Return the app that the project has made current; None if it has made none.
+
+    `celery.current_app` would make one, for good, and read a `celeryconfig` (celery 5.7, `_state.py`).
+    """
+    return _state._tls.current_app or _state.default_app  # noqa: SLF001
 
 
 def custom_headers(message_headers: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from celery_safeguards.errors import ConfigurationError, nearest
 
 PREFIX = "safeguards_"
 MEMORY_URL = "memory://"
-_REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
+REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,11 @@ def _broker_if_redis(app: Any) -> str | None:
     url = app.conf.broker_write_url or app.conf.broker_url
     if isinstance(url, list | tuple):
         url = url[0]
-    if not isinstance(url, str) or urlsplit(url).scheme not in _REDIS_SCHEMES:
+    if not isinstance(url, str) or urlsplit(url).scheme not in REDIS_SCHEMES:
         return None
-    # Kombu's words for a socket in the file system and its database, in redis-py's.
-    return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)
+    return redis_url(url)
+
+
+def redis_url(broker_url: str) -> str:
+    """Return kombu's words for a socket in the file system and its database in redis-py's."""
+    return broker_url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)

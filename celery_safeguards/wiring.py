@@ -104,7 +104,7 @@ class Wiring:
 
     @classmethod
     def _from(cls, settings: Settings) -> "Wiring":
-        stores, clock = _opened(settings), SystemClock()
+        stores, clock = open_stores(settings), SystemClock()
         return cls(
             settings=settings,
             admission=stores.admission,
@@ -126,7 +126,14 @@ _ATOMIC_SCHEME = "django"
 _STORES_GROUP = "celery_safeguards.stores"
 
 
-def _opened(settings: Settings) -> Stores:
+def open_stores(settings: Settings) -> Stores:
+    """
+    Return the stores that these settings ask for; nothing is connected to yet.
+
+    Raises:
+        ConfigurationError: there is no store of this URL.
+
+    """
     url = settings.store_url
     if not url:
         raise ConfigurationError(

@@ -16,6 +16,7 @@ from celery_safeguards.policy import Declared
 from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
+from celery_safeguards.worker.looks import further_findings
 
 logger = logging.getLogger(__name__)
 _PROCESS_POOLS = ("prefork",)
@@ -28,13 +29,17 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        findings = [*undeclared_tasks(parent.app), *odd_schedules(parent.app), *short_locks(parent.app)]
-        findings += unbounded_transactions(parent.app)
+        findings = [*worker_findings(parent.app), *unbounded_transactions(parent.app)]
         for finding in findings:
             logger.warning("%s", finding)
         if findings and Wiring.of(parent.app).settings.strict:
             found = "; ".join(str(finding) for finding in findings)
             raise ConfigurationError(f"{found}. safeguards_strict is set: mend it, or unset that")
+
+
+def worker_findings(app: Any) -> list[Finding]:
+    """Return what a person should look at before a worker of this app runs."""
+    return [*undeclared_tasks(app), *odd_schedules(app), *short_locks(app), *further_findings(app)]
 
 
 def undeclared_tasks(app: Any) -> list[Finding]:

@@ -4,6 +4,8 @@ from django.apps import AppConfig
 from django.db import DEFAULT_DB_ALIAS
 
 from celery_safeguards.conf import offer_store
+from celery_safeguards.worker.looks import look_also
+from django_celery_safeguards.looks import project_findings
 
 
 class SafeguardsConfig(AppConfig):
@@ -16,9 +18,14 @@ class SafeguardsConfig(AppConfig):
 
     def ready(self) -> None:
         """
-        Offer the project's default database as the store.
+        Offer the project's default database as the store; register the system checks and what workers look at.
 
-        It is taken where `safeguards_store_url` is not set and the broker is not Redis. A Redis broker comes first: it
-        takes claims and locks faster, and a project that adds this app for its admin keeps the records it has.
+        The database is taken where `safeguards_store_url` is not set and the broker is not Redis. A Redis broker comes
+        first: it takes claims and locks faster, and a project that adds this app later keeps the records it has.
         """
+        # Not before: it knows the models.
+        from django_celery_safeguards.checks import register_checks  # noqa: PLC0415
+
         offer_store(f"django://{DEFAULT_DB_ALIAS}")
+        register_checks()
+        look_also(project_findings)

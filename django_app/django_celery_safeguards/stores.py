@@ -3,13 +3,20 @@
 from urllib.parse import urlsplit
 
 from django.apps import apps
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.errors import ConfigurationError, nearest
 from celery_safeguards.wiring import Stores
 
-_APP = "django_celery_safeguards"
+APP = "django_celery_safeguards"
+_SCHEME = "django"
+
+
+def store_alias(url: str | None) -> str | None:
+    """Return the name of the database that a store's URL means; None: the store is no database of the project."""
+    parts = urlsplit(url or "")
+    return parts.netloc or DEFAULT_DB_ALIAS if parts.scheme == _SCHEME else None
 
 
 def open_stores(settings: Settings) -> Stores:
@@ -22,13 +29,13 @@ def open_stores(settings: Settings) -> Stores:
 
     """
     url = settings.store_url or ""
-    alias = urlsplit(url).netloc or "default"
+    alias = store_alias(url) or DEFAULT_DB_ALIAS
     if alias not in connections.settings:
         raise ConfigurationError(
             f"safeguards_store_url={url!r}: DATABASES has no {alias!r}{nearest(alias, connections.settings)}"
         )
-    if not apps.is_installed(_APP):
-        raise ConfigurationError(f"safeguards_store_url={url!r}: add {_APP!r} to INSTALLED_APPS and run migrate")
+    if not apps.is_installed(APP):
+        raise ConfigurationError(f"safeguards_store_url={url!r}: add {APP!r} to INSTALLED_APPS and run migrate")
     # Not before: models can be imported only where the app is installed.
     from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: PLC0415
     from django_celery_safeguards.connection import OwnConnection  # noqa: PLC0415

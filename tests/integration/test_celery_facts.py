@@ -22,7 +22,7 @@ from celery.worker.request import Request
 from kombu.transport.redis import Channel as RedisChannel
 
 from celery_safeguards import SafeTask
-from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
+from celery_safeguards._compat import custom_headers, drop_locally, made_app, raised_in_child
 from celery_safeguards.pipeline.refusing import is_dispatched_by_celery
 from celery_safeguards.worker.request import SafeRequest
 from celery_safeguards.worker.steps import CheckStep, LeaseStep
@@ -438,3 +438,22 @@ def test_dropped_message_frees_its_slot_and_is_not_put_back_by_a_shutdown(echo, 
 def test_redis_channel_is_known_by_its_poll_flag():
     """The channel that must be closed twice is told from others by it (`_compat.close_to_the_end`)."""
     assert RedisChannel._in_poll is False
+
+
+# --- the current app
+
+
+def test_app_that_is_current_is_found_and_none_is_made(monkeypatch):
+    """A check would leave Celery's fall-back app behind, and every later `shared_task` would be bound to it."""
+    from celery import _state
+
+    monkeypatch.setattr(_state, "default_app", None)
+    monkeypatch.setattr(_state._tls, "current_app", None)
+    assert made_app() is None
+    assert _state.default_app is None
+
+    with Celery("facts") as app:
+        assert made_app() is app
+        monkeypatch.setattr(_state._tls, "current_app", None)
+        app.set_default()
+        assert made_app() is app

@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from celery_safeguards.conf import offer_store
+from celery_safeguards.worker import looks
 
 APP = "django_celery_safeguards"
 
@@ -28,6 +29,7 @@ def set_up():
         django.setup()
         # Tests without a project run in this process, too.
         offer_store(None)
+        looks._LOOKS.clear()
 
 
 def add(alias, given):
