@@ -32,7 +32,7 @@ lint: setup ## style and format, without changing anything
 
 types: setup ## static types of the package
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests/typing/api.py
+	@$(BIN)/mypy tests/typing/api.py tests/typing/django_api.py
 
 layers: setup ## imports go down only
 	@$(BIN)/lint-imports
