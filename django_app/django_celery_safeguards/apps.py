@@ -18,14 +18,16 @@ class SafeguardsConfig(AppConfig):
 
     def ready(self) -> None:
         """
-        Offer the project's default database as the store; register the system checks and what workers look at.
+        Offer the project's default database as the store; register the system checks and what workers look after.
 
         The database is taken where `safeguards_store_url` is not set and the broker is not Redis. A Redis broker comes
         first: it takes claims and locks faster, and a project that adds this app later keeps the records it has.
         """
-        # Not before: it knows the models.
+        # Not before: they know the models, or what is found by them.
+        from django_celery_safeguards.after_task import watch_workers  # noqa: PLC0415
         from django_celery_safeguards.checks import register_checks  # noqa: PLC0415
 
         offer_store(f"django://{DEFAULT_DB_ALIAS}")
         register_checks()
         look_also(project_findings)
+        watch_workers()

@@ -150,6 +150,7 @@ class OwnConnection:
         if opened is None or opened.pid != os.getpid():
             self._local.opened = opened = self._open()
             self._local.ending = _Ending(opened)
+            _of_this_thread().add(self)
         return opened
 
     def _open(self) -> "_Opened":
@@ -206,6 +207,21 @@ class _Ending:
         self._opened.close()
 
 
+def close_own_of_this_thread() -> None:
+    """Close what this thread has open of the safeguards' connections; whoever needs one next opens it."""
+    for own in list(_of_this_thread()):
+        own.close()
+
+
+def _of_this_thread() -> "weakref.WeakSet[OwnConnection]":
+    # One set for each thread: a shared one would change under whoever walks it.
+    found: weakref.WeakSet[OwnConnection] | None = getattr(_THREAD, "used", None)
+    if found is None:
+        _THREAD.used = found = weakref.WeakSet()
+    return found
+
+
+_THREAD = threading.local()
 _OPEN: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
 _INHERITED: list[Any] = []
 
