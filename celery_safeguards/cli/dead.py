@@ -6,15 +6,17 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.arguments import arguments_of
 from celery_safeguards.cli.exits import Exit
-from celery_safeguards.cli.outlook import outlook
-from celery_safeguards.cli.text import clean_lines, complain, print_fields, print_json, print_table, say, when
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
+from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import STATES, Letter
 from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.printable import clean_lines, when
 from celery_safeguards.replay.discarding import discard as give_up
+from celery_safeguards.replay.outlook import Outlook, outlook
+from celery_safeguards.replay.plan import Need
 from celery_safeguards.wiring import Wiring
 
 KINDS = click.Choice([kind.value for kind in FailureKind])
@@ -22,6 +24,11 @@ _SUMMARY = (
     *("id", "state", "kind", "effect_possible", "reason", "task", "task_id", "key", "scope", "replay_task_id"),
     *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds"),
 )
+_OPTIONS = {
+    Need.NOTHING: None,
+    Need.VERDICT: "--happened RESULT or --did-not-happen",
+    Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
+}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -87,7 +94,12 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
         document = {
             "letter": json.loads(letter.to_json(), parse_constant=str),
             "arguments": arguments.plain,
-            "replay": ahead,
+            "replay": {
+                "possible": ahead.refused is None,
+                "refused": ahead.refused,
+                "needs": _OPTIONS[ahead.needs],
+                "notes": list(ahead.notes),
+            },
         }
         print_json({**document, "note": arguments.note or None})
     else:
@@ -125,7 +137,7 @@ def _print_page(page: Page) -> None:
         complain(f"there are more: --before '{page.next_cursor}'")
 
 
-def _print_letter(letter: Letter, ahead: dict[str, Any]) -> None:
+def _print_letter(letter: Letter, ahead: Outlook) -> None:
     arguments = arguments_of(letter.wire)
     print_fields(
         [
@@ -144,9 +156,9 @@ def _print_letter(letter: Letter, ahead: dict[str, Any]) -> None:
             ("group", letter.group_id),
             *arguments.shown,
             ("body", arguments.note or None),
-            ("replay", ahead["refused"] or "possible"),
-            ("replay needs", ahead["needs"]),
-            *(("", note) for note in ahead["notes"]),
+            ("replay", ahead.refused or "possible"),
+            ("replay needs", _OPTIONS[ahead.needs]),
+            *(("", note) for note in ahead.notes),
         ]
     )
     if letter.traceback:

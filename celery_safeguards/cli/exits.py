@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.text import clean, complain
+from celery_safeguards.cli.text import complain
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
+from celery_safeguards.printable import clean
 from celery_safeguards.replay import NotPublished
 
 

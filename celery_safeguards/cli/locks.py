@@ -10,11 +10,11 @@ from celery_safeguards._names import host_name
 from celery_safeguards.cli.dead import as_json, login_name
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.owners import find_out
-from celery_safeguards.cli.retry import duration
-from celery_safeguards.cli.text import clean, complain, print_fields, print_json, print_table
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.locks.evidence import Evidence, evidence_of
 from celery_safeguards.locks.store import HeldLock, LockAsk, LockState, LockStore
+from celery_safeguards.printable import clean, duration
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger("celery_safeguards")

@@ -8,9 +8,10 @@ import click
 
 from celery_safeguards.cli.dead import KINDS, as_json, by_whom
 from celery_safeguards.cli.exits import Exit
-from celery_safeguards.cli.text import clean, complain, print_json, say
+from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import DidNotHappen, Happened
+from celery_safeguards.printable import clean
 from celery_safeguards.replay import Fate, Result, replay_many, resume
 from celery_safeguards.replay.plan import PersonsVerdict
 from celery_safeguards.wiring import Wiring

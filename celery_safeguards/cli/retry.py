@@ -6,12 +6,11 @@ from typing import Any
 import click
 
 from celery_safeguards.cli.exits import Exit
-from celery_safeguards.cli.text import clean, complain, print_json, print_table, say
+from celery_safeguards.cli.text import complain, print_json, print_table, say
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.printable import clean, duration
 from celery_safeguards.retry.findings import budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.retry.schedule import Preview, Schedule, preview_schedule
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 @click.group()
@@ -47,19 +46,6 @@ def preview(ctx: click.Context, task_name: str, as_json: bool) -> None:
         _print(found)
         for finding in findings:
             complain(finding)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them, such as `45.2 s`, `3 min 20 s` or `1 d 2 h`: the two largest units."""
-    if seconds < 59.5:
-        return f"{seconds:.3g} s"
-    left = round(seconds)
-    parts: list[tuple[int, str]] = []
-    for size, unit in (*_UNITS, (1, "s")):
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
 def _print(found: Preview) -> None:

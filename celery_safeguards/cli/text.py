@@ -1,29 +1,12 @@
-"""
-Text for a terminal and JSON for a program.
-
-A letter holds what strangers sent. A terminal obeys escape sequences, and a bidirectional mark makes a line read as
-what it is not, so whatever is not printable is shown as its escape.
-"""
+"""Text for a terminal and JSON for a program; a letter holds what strangers sent, so it is cleaned first."""
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-_MAX_CHARS = 10_000
-
-
-def clean(text: object, max_chars: int = _MAX_CHARS) -> str:
-    """Return text as one line of printable characters; the others as Python escapes."""
-    shown = "".join(each if each.isprintable() else _escaped(each) for each in str(text)[: max_chars + 1])
-    return shown if len(shown) <= max_chars else f"{shown[:max_chars]}..."
-
-
-def clean_lines(text: str) -> Iterable[str]:
-    """Return text's lines, each clean."""
-    return [clean(line) for line in text.split("\n")]
+from celery_safeguards.printable import clean
 
 
 def say(line: str = "") -> None:
@@ -55,15 +38,3 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     for name, value in pairs:
         if value is not None:
             say(f"{name:<18}{clean(value)}")
-
-
-def when(seconds: float) -> str:
-    """Return a wall-clock time in UTC; one that no calendar has is shown as its number."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds} s"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -55,6 +55,7 @@ def replay_many(
     *,
     verdict: PersonsVerdict | None = None,
     may_run_twice: bool = False,
+    reason: str = "",
 ) -> Iterator[Result]:
     """
     Replay letters one after the other, and yield what became of each as it goes.
@@ -69,6 +70,7 @@ def replay_many(
         per_second: > 0, messages a second at most; None: as fast as the store and the broker take them.
         verdict: the same for all.
         may_run_twice: the same for all.
+        reason: the same for all.
 
     """
     if per_second is not None and not 0 < per_second < float("inf"):
@@ -76,15 +78,14 @@ def replay_many(
     if not who.strip():
         raise ConfigurationError(f"who={who!r}: a replay is made under a name")
     pace = _Pace(per_second, Wiring.of(app).clock)
-    return (_one(app, letter_id, who, pace, verdict=verdict, may_run_twice=may_run_twice) for letter_id in letter_ids)
+    asked: dict[str, Any] = {"verdict": verdict, "may_run_twice": may_run_twice, "reason": reason}
+    return (_one(app, letter_id, who, pace, **asked) for letter_id in letter_ids)
 
 
-def _one(
-    app: Any, letter_id: str, who: str, pace: "_Pace", *, verdict: PersonsVerdict | None, may_run_twice: bool
-) -> Result:
+def _one(app: Any, letter_id: str, who: str, pace: "_Pace", **asked: Any) -> Result:
     pace.wait()
     try:
-        sent = replay(app, letter_id, who, verdict, may_run_twice=may_run_twice)
+        sent = replay(app, letter_id, who, **asked)
     except LetterNotOpen as error:
         return Result(letter_id=letter_id, fate=Fate.NOT_OPEN, task_id=error.replay_task_id, reason=str(error))
     except (ReplayRefused, LetterTruncated, LetterUnreadable, NoSuchLetter) as error:

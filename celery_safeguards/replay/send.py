@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 _KOMBU: Any = kombu_json
 _VERDICT_NOTE = "verdict"
 _CONSENT_NOTE = "may run twice"
+_REASON_NOTE = "replay asked"
 # RabbitMQ's delayed delivery puts 28 bits before the routing key (kombu 5.7, `native_delayed_delivery.py`).
 _DELAYED_EXCHANGE = "celery_delayed_delivery"
 _DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
@@ -64,7 +65,13 @@ class Replayed:
 
 
 def replay(
-    app: Any, letter_id: str, who: str, verdict: PersonsVerdict | None = None, *, may_run_twice: bool = False
+    app: Any,
+    letter_id: str,
+    who: str,
+    verdict: PersonsVerdict | None = None,
+    *,
+    may_run_twice: bool = False,
+    reason: str = "",
 ) -> Replayed:
     """
     Send a letter's message again, under a new task id and its original key.
@@ -75,6 +82,7 @@ def replay(
         who: for the letter's history.
         verdict: `Happened(result)` records the work as done without running it; `DidNotHappen()` lets it start.
         may_run_twice: consent for work without a key that may have had an effect.
+        reason: why, for the letter's history.
 
     Raises:
         ReplayRefused: it needs a verdict or consent, comes too early, or has no route; nothing was changed.
@@ -103,6 +111,8 @@ def replay(
         wiring.letters.add_note(letter_id, _VERDICT_NOTE, who, word, now)
     if may_run_twice:
         wiring.letters.add_note(letter_id, _CONSENT_NOTE, who, f"as task {task_id}", now)
+    if reason:
+        wiring.letters.add_note(letter_id, _REASON_NOTE, who, f"as task {task_id}: {reason}", now)
     begun = wiring.letters.begin_replay(letter_id, task_id, who, now)
     return _send(app, letter_id, replay_message(begun, task_id, verdict, at_seconds=now))
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from celery_safeguards import RetryOverride, RetryPolicy, RetryRule, Safeguards, SafeTask, preview_schedule
 from celery_safeguards.cli import safeguards
-from celery_safeguards.cli.retry import duration
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.printable import duration
 
 
 def automatic(self):

@@ -55,6 +55,16 @@ def test_history_tells_who_replayed_under_which_id(shop):
     assert [(entry.what, entry.who) for entry in kept.history] == [("replay begun", "ann"), ("replayed", None)]
 
 
+def test_history_tells_why_it_was_replayed(shop):
+    """A verdict without its grounds cannot be questioned a week later."""
+    letter = die(shop, shop.note, a=1)
+
+    sent = list(replay_many(shop.app, [letter.id], "ann", reason="the bank says no"))
+
+    said = next(entry for entry in stored(shop, letter).history if entry.what == "replay asked")
+    assert (said.who, said.detail) == ("ann", f"as task {sent[0].task_id}: the bank says no")
+
+
 def test_replay_under_no_name_is_refused(shop):
     """An audit trail of blanks is none."""
     letter = die(shop, shop.note, a=1)

@@ -1,5 +1,6 @@
 """What a replay of a letter would do, asked without changing anything."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.clock import to_seconds, to_us
@@ -8,44 +9,55 @@ from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.replay.plan import Need, ReplayRefused, Work, is_keyed, need, refusal, replay_message
 from celery_safeguards.replay.send import route_of, work_of
 
-_OPTIONS = {
-    Need.NOTHING: None,
-    Need.VERDICT: "--happened RESULT or --did-not-happen",
-    Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
-}
 
-
-def outlook(app: Any, letter: Letter, at_seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
     """
-    Return what a replay needs and does.
+    What a replay needs and does.
 
-    Returns:
-        `possible`: whether it would be sent without more options; `refused`: why not; `needs`: the options that a
-        person must choose from; `notes`: what it would do, and what it leaves behind.
+    Attributes:
+        refused: why it would not be sent as it is; None: it would.
+        needs: what a person must add.
+        notes: what it would do, and what it leaves behind.
+
+    """
+
+    refused: str | None
+    needs: Need = Need.NOTHING
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it would be sent, or would be with what it needs."""
+        return self.refused is None or self.needs is not Need.NOTHING
+
+
+def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
+    """
+    Return what a replay of a letter needs and does.
+
+    Args:
+        app: one that knows its tasks, or as many as it can.
+        letter: in any state.
+        at_seconds: wall clock.
 
     """
     try:
         message = replay_message(letter, "(a new id)", at_seconds=at_seconds)
         exchange, routing_key, _queues = route_of(app, message)
     except (LetterTruncated, ReplayRefused) as error:
-        return _answer(refused=str(error))
+        return Outlook(refused=str(error))
     to = f"exchange {exchange}, routing key {routing_key}" if exchange else f"queue {routing_key}"
-    notes = [f"goes to {to} under a new task id", *message.left_behind]
+    notes = (f"goes to {to} under a new task id", *message.left_behind)
     if letter.state == "replaying":
-        return _answer(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
+        return Outlook(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
     if letter.state != "open":
-        return _answer(refused=f"the letter is {letter.state}")
+        return Outlook(refused=f"the letter is {letter.state}")
     try:
         work = work_of(app, letter)
     except StoreUnavailable as error:
-        return _answer(refused=f"not known, the store of records did not answer: {error}", notes=notes)
-    return _answer(
-        refused=refusal(letter, work), needs=_OPTIONS[need(letter, work)], notes=[*notes, *_expected(letter, work)]
-    )
-
-
-def _answer(*, refused: str | None, needs: str | None = None, notes: list[str] | None = None) -> dict[str, Any]:
-    return {"possible": refused is None, "refused": refused, "needs": needs, "notes": notes or []}
+        return Outlook(refused=f"not known, the store of records did not answer: {error}", notes=notes)
+    return Outlook(refused=refusal(letter, work), needs=need(letter, work), notes=(*notes, *_expected(letter, work)))
 
 
 def _expected(letter: Letter, work: Work) -> list[str]:
