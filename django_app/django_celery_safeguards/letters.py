@@ -22,7 +22,7 @@ from django_celery_safeguards.sql import row_id, shown
 
 _COLUMNS = (
     *("state", "task", "kind", "key", "scope", "group", "first_failed_us", "last_failed_us", "letter"),
-    *("namespace", "letter_id"),
+    *("task_id", "reason", "error", "attempts", "namespace", "letter_id"),
 )
 
 
@@ -111,6 +111,7 @@ class OrmLetterStore(LetterSteps):
         cursor.execute(self._house.tables.letters.update(_COLUMNS), self._row(letter))
 
     def _row(self, letter: Letter) -> Sequence[Any]:
+        error = f"{letter.error_type}: {letter.error_message}" if letter.error_type else letter.error_message
         names = (letter.task, letter.kind, letter.key, letter.scope, letter.group_id)
         return [
             letter.state,
@@ -118,6 +119,8 @@ class OrmLetterStore(LetterSteps):
             to_us(letter.first_seen_seconds),
             to_us(letter.last_failed_seconds),
             letter.to_json(),
+            *(shown(text, NAME_CHARS) for text in (letter.task_id, letter.reason, error)),
+            letter.attempts,
             self._house.namespace,
             shown(letter.id, NAME_CHARS),
             self._id(letter.id),

@@ -12,6 +12,8 @@ from typing import Any
 from django.db import models
 
 NAME_CHARS = 255
+ONLY_VIEW = ("view",)
+"""The permissions of a model that people do not write: nobody could use the others."""
 
 
 def _id() -> Any:
@@ -36,6 +38,7 @@ class StoreState(models.Model):
         """Names for people."""
 
         verbose_name = "store"
+        default_permissions = ONLY_VIEW
 
     def __str__(self) -> str:
         return str(self.namespace)
@@ -67,6 +70,7 @@ class IdempotencyRecord(models.Model):
         """One index beside the key: every further one would be written with each run of a task."""
 
         verbose_name = "idempotency record"
+        default_permissions = ONLY_VIEW
         indexes = (models.Index(fields=["namespace", "expires_us"], name="sg_record_expires"),)
 
     def __str__(self) -> str:
@@ -98,6 +102,7 @@ class LeaseLock(models.Model):
         """By last use, for lists and for deleting."""
 
         verbose_name = "lock"
+        default_permissions = ONLY_VIEW
         indexes = (models.Index(fields=["namespace", "used_us"], name="sg_lock_used"),)
 
     def __str__(self) -> str:
@@ -121,6 +126,7 @@ class LockWaiter(models.Model):
 
         verbose_name = "place in a lock's line"
         verbose_name_plural = "places in locks' lines"
+        default_permissions = ONLY_VIEW
         indexes = (
             models.Index(fields=["lock_id"], name="sg_waiter_lock"),
             models.Index(fields=["namespace", "heard_us"], name="sg_waiter_heard"),
@@ -144,6 +150,7 @@ class StartCount(models.Model):
 
         verbose_name = "count of lost starts"
         verbose_name_plural = "counts of lost starts"
+        default_permissions = ONLY_VIEW
         indexes = (models.Index(fields=["namespace", "expires_us"], name="sg_starts_expires"),)
 
     def __str__(self) -> str:
@@ -165,11 +172,22 @@ class DeadLetter(models.Model):
     first_failed_us = models.BigIntegerField()
     last_failed_us = models.BigIntegerField()
     letter = models.TextField()
+    # With defaults of the database's own: workers of an older version still write letters while one is deployed.
+    task_id = _name(blank=True, db_default="")
+    reason = _name(blank=True, db_default="")
+    error = _name(blank=True, db_default="")
+    attempts = models.PositiveIntegerField(db_default=0)
 
     class Meta:
-        """Newest failure first, of all and of those in one state."""
+        """Newest failure first, of all and of those in one state; and what a person may do with one."""
 
         verbose_name = "dead letter"
+        default_permissions = ONLY_VIEW
+        permissions = (
+            ("replay_deadletter", "Can replay dead letter"),
+            ("discard_deadletter", "Can discard dead letter"),
+            ("resolve_deadletter", "Can say whether a dead letter's work has happened"),
+        )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
             models.Index(fields=["namespace", "state", "last_failed_us"], name="sg_letter_state"),
