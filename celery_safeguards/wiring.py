@@ -94,7 +94,7 @@ class Wiring:
                     f"Idempotent(atomic={alias!r}): its record must be in that database: set "
                     f"safeguards_store_url={url!r}"
                 )
-            store = _opened(replace(self.settings, store_url=url)).admission
+            store = open_stores(replace(self.settings, store_url=url)).admission
         atomic = cast("AtomicStore", store)
         return atomic.joined() if joined else atomic
 

@@ -6,8 +6,17 @@ from typing import Any
 from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.replay.plan import Need, ReplayRefused, Work, is_keyed, need, refusal, replay_message
-from celery_safeguards.replay.send import route_of, work_of
+from celery_safeguards.replay.plan import (
+    Need,
+    ReplayRefused,
+    Work,
+    is_keyed,
+    need,
+    refusal,
+    replay_message,
+    resend_refusal,
+)
+from celery_safeguards.replay.send import route_of, verdict_of, work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,17 @@ def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
     except StoreUnavailable as error:
         return Outlook(refused=f"not known, the store of records did not answer: {error}", notes=notes)
     return Outlook(refused=refusal(letter, work), needs=need(letter, work), notes=(*notes, *_expected(letter, work)))
+
+
+def resume_outlook(app: Any, letter: Letter) -> Outlook:
+    """Return what sending a letter's replay again needs, if it was cut short; `app`: see `outlook`."""
+    try:
+        work = work_of(app, letter)
+    except StoreUnavailable as error:
+        return Outlook(refused=f"not known, the store of records did not answer: {error}")
+    refused = resend_refusal(letter, work, verdict_of(letter))
+    needs = Need.NOTHING if refused is None else Need.VERDICT if is_keyed(letter, work.policy) else Need.CONSENT
+    return Outlook(refused=refused, needs=needs, notes=(f"goes out again as task {letter.replay_task_id}",))
 
 
 def _expected(letter: Letter, work: Work) -> list[str]:

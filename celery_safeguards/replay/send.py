@@ -124,6 +124,7 @@ def resume(
     verdict: PersonsVerdict | None = None,
     *,
     may_run_twice: bool = False,
+    reason: str = "",
 ) -> Replayed:
     """
     Send a replay that was cut short again, under the task id and with the verdict it was begun with.
@@ -134,6 +135,7 @@ def resume(
         who: for the letter's history.
         verdict: only where the history could not keep it: it holds 1,000 characters of one note.
         may_run_twice: consent for work without a key: its first message may be out already.
+        reason: why, for the letter's history.
 
     Raises:
         ReplayRefused: consent or the verdict is missing; nothing was sent.
@@ -146,14 +148,15 @@ def resume(
     """
     wiring = Wiring.of(app)
     letter = wiring.letters.resume_replay(letter_id)
-    verdict = verdict or _verdict_of(letter)
+    verdict = verdict or verdict_of(letter)
     why = resend_refusal(letter, work_of(app, letter), verdict, may_run_twice=may_run_twice)
     if why is not None:
         raise ReplayRefused(why)
     now = wiring.clock.wall_seconds()
     message = replay_message(letter, letter.replay_task_id or "", verdict, at_seconds=now)
     route_of(app, message)
-    wiring.letters.add_note(letter_id, "replay resumed", who, f"as task {message.task_id}", now)
+    why = f": {reason}" if reason else ""
+    wiring.letters.add_note(letter_id, "replay resumed", who, f"as task {message.task_id}{why}", now)
     return _send(app, letter_id, message)
 
 
@@ -163,6 +166,19 @@ def work_of(app: Any, letter: Letter) -> Work:
     named = letter.key is not None and letter.scope is not None
     record = admission.read(RecordKey(letter.scope or "", letter.key or "")) if named else None
     return Work(now_us=admission.view().now_us, record=record, policy=_policy_of(app, letter.task))
+
+
+def verdict_of(letter: Letter) -> PersonsVerdict | None:
+    """Return the verdict that a letter's replay was begun with; None: none, or its history could not keep it whole."""
+    begins = f'{{"task_id": "{letter.replay_task_id}"'
+    word = next((e.detail for e in letter.history if e.what == _VERDICT_NOTE and e.detail.startswith(begins)), None)
+    try:
+        said = _KOMBU.loads(word) if word is not None else None
+    except ValueError:
+        return None  # cut: it was too long for the history
+    if said is None:
+        return None
+    return Happened(said["result"]) if said["happened"] else DidNotHappen()
 
 
 def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
@@ -240,15 +256,3 @@ def _word(task_id: str, verdict: PersonsVerdict | None) -> str | None:
         return str(_KOMBU.dumps({"task_id": task_id, **verdict_header(verdict)}))
     except (TypeError, ValueError, RecursionError) as error:
         raise ReplayRefused(f"the result of Happened({verdict!r}) is none that JSON can carry") from error
-
-
-def _verdict_of(letter: Letter) -> PersonsVerdict | None:
-    begins = f'{{"task_id": "{letter.replay_task_id}"'
-    word = next((e.detail for e in letter.history if e.what == _VERDICT_NOTE and e.detail.startswith(begins)), None)
-    try:
-        said = _KOMBU.loads(word) if word is not None else None
-    except ValueError:
-        return None  # cut: it was too long for the history
-    if said is None:
-        return None
-    return Happened(said["result"]) if said["happened"] else DidNotHappen()

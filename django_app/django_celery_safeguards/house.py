@@ -16,6 +16,11 @@ _MAX_NAMESPACE_CHARS = 100
 STATE = ("epoch", "admit_from_us", "takeover_from_us", "pulse_us", "away_from_us")
 
 
+def stored_namespace(namespace: str) -> str:
+    """Return a namespace as its rows name it: of bounded length."""
+    return bounded_name(namespace, _MAX_NAMESPACE_CHARS)
+
+
 class House:
     """
     Where the rows of one namespace live.
@@ -31,7 +36,7 @@ class House:
 
     def __init__(self, connection: OwnConnection, namespace: str, lease_seconds: float) -> None:
         self.connection = connection
-        self.namespace = bounded_name(namespace, _MAX_NAMESPACE_CHARS)
+        self.namespace = stored_namespace(namespace)
         self.lease_seconds = lease_seconds
         self.lease_us = to_us(lease_seconds)
         self.tables = Tables(connection.unopened)

@@ -11,6 +11,8 @@ from typing import Any
 
 from django.db import models
 
+from celery_safeguards.printable import clean
+
 NAME_CHARS = 255
 ONLY_VIEW = ("view",)
 """The permissions of a model that people do not write: nobody could use the others."""
@@ -74,7 +76,7 @@ class IdempotencyRecord(models.Model):
         indexes = (models.Index(fields=["namespace", "expires_us"], name="sg_record_expires"),)
 
     def __str__(self) -> str:
-        return f"{self.scope}#{self.key}"
+        return clean(f"{self.scope}#{self.key}")
 
 
 class LeaseLock(models.Model):
@@ -106,7 +108,7 @@ class LeaseLock(models.Model):
         indexes = (models.Index(fields=["namespace", "used_us"], name="sg_lock_used"),)
 
     def __str__(self) -> str:
-        return str(self.name)
+        return clean(self.name)
 
 
 class LockWaiter(models.Model):
@@ -179,7 +181,7 @@ class DeadLetter(models.Model):
     attempts = models.PositiveIntegerField(db_default=0)
 
     class Meta:
-        """Newest failure first, of all and of those in one state; and what a person may do with one."""
+        """Newest failure first, of all, of those in one state, of one task; exact searches; what a person may do."""
 
         verbose_name = "dead letter"
         default_permissions = ONLY_VIEW
@@ -191,7 +193,10 @@ class DeadLetter(models.Model):
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
             models.Index(fields=["namespace", "state", "last_failed_us"], name="sg_letter_state"),
+            models.Index(fields=["namespace", "task", "last_failed_us"], name="sg_letter_task"),
+            models.Index(fields=["namespace", "key"], name="sg_letter_key"),
+            models.Index(fields=["namespace", "task_id"], name="sg_letter_task_id"),
         )
 
     def __str__(self) -> str:
-        return str(self.letter_id)
+        return clean(self.letter_id)

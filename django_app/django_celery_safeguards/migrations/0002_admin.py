@@ -69,4 +69,16 @@ class Migration(migrations.Migration):
             name="task_id",
             field=models.CharField(blank=True, db_default="", max_length=255),
         ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(fields=["namespace", "task", "last_failed_us"], name="sg_letter_task"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(fields=["namespace", "key"], name="sg_letter_key"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(fields=["namespace", "task_id"], name="sg_letter_task_id"),
+        ),
     ]

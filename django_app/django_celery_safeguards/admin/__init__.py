@@ -1,0 +1,29 @@
+"""
+Dead letters, idempotency records and locks in Django's admin.
+
+The promise: what is shown are the rows of the store that the project's Celery app uses, and nothing here writes one.
+What a person does to a letter goes the way that `celery -A proj safeguards dead ...` goes, so two people, or a person
+and a shell, who are at the same letter send one message.
+
+Not covered: letters in Redis. The pages then say where they are.
+
+| module | holds |
+|---|---|
+| `shown` | whose rows are shown |
+| `reading` | lists and pages that only read |
+| `letters` `records` `locks` | one model each |
+| `acting` | replay, discard, resolve, resume: who may, the page that asks, what became of it |
+| `deeds` | the same without a request |
+| `filters` `presenting` | what lists are narrowed by; values in words |
+"""
+
+from django.contrib import admin
+
+from django_celery_safeguards.admin.letters import DeadLetterAdmin
+from django_celery_safeguards.admin.locks import LeaseLockAdmin
+from django_celery_safeguards.admin.records import IdempotencyRecordAdmin
+from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LeaseLock
+
+admin.site.register(DeadLetter, DeadLetterAdmin)
+admin.site.register(IdempotencyRecord, IdempotencyRecordAdmin)
+admin.site.register(LeaseLock, LeaseLockAdmin)

@@ -1,0 +1,78 @@
+"""What lists are narrowed by: each choice is a condition on the beginning of an index, or on a few rows."""
+
+import time
+from typing import Any
+
+from django.contrib.admin import SimpleListFilter
+
+from celery_safeguards.clock import to_us
+from celery_safeguards.deadletter.letter import STATES
+from celery_safeguards.ledger.record import State
+from celery_safeguards.outcome import FailureKind
+
+_HOUR_SECONDS = 3_600
+_SPANS = {
+    "hour": ("The last hour", _HOUR_SECONDS),
+    "day": ("The last 24 hours", 24 * _HOUR_SECONDS),
+    "week": ("The last 7 days", 7 * 24 * _HOUR_SECONDS),
+}
+_OLDER = "older"
+
+
+class _Exact(SimpleListFilter):
+    """A column that is what was chosen."""
+
+    names: tuple[str, ...] = ()
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name.replace("_", " ")) for name in self.names]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
+
+
+class LetterStateFilter(_Exact):
+    """By the state of a letter."""
+
+    title, parameter_name, names = "state", "state", STATES
+
+
+class KindFilter(_Exact):
+    """By the kind of the last failure."""
+
+    title, parameter_name, names = "kind", "kind", tuple(kind.value for kind in FailureKind)
+
+
+class RecordStateFilter(_Exact):
+    """By the state of a record."""
+
+    title, parameter_name, names = "state", "state", tuple(state.value for state in State)
+
+
+class TaskFilter(_Exact):
+    """By task: those that have letters."""
+
+    title, parameter_name = "task", "task"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the names of the tasks that have letters."""
+        return [(name, name) for name in model_admin.task_names(request)]
+
+
+class LastFailedFilter(SimpleListFilter):
+    """By the time of the last failure."""
+
+    title, parameter_name = "last failed", "failed"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the spans of time."""
+        return [*((name, words) for name, (words, _) in _SPANS.items()), (_OLDER, "Before that")]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        """Narrow the list."""
+        if self.value() is None:
+            return queryset
+        is_older = self.value() not in _SPANS
+        _, seconds = _SPANS["week" if is_older else self.value()]
+        since_us = to_us(time.time() - seconds)
+        return queryset.filter(**{f"last_failed_us__{'lt' if is_older else 'gte'}": since_us})

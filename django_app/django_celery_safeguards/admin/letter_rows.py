@@ -1,0 +1,58 @@
+"""A row's letter, read once for each row that was fetched, and what can be done about it."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
+from celery_safeguards.replay.outlook import Outlook, outlook, resume_outlook
+from django_celery_safeguards.celery_apps import current_app_with_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A letter, or why there is none."""
+
+    letter: Letter | None
+    problem: str = ""
+
+
+def reading_of(row: Any) -> Reading:
+    """Return what a row of `DeadLetter` holds."""
+    found: Reading | None = getattr(row, "_safeguards_reading", None)
+    if found is None:
+        try:
+            found = Reading(Letter.from_json(row.letter))
+        except LetterUnreadable as error:
+            found = Reading(None, str(error))
+        row._safeguards_reading = found  # noqa: SLF001 - Django asks for each field of a page by itself
+    return found
+
+
+def letter_of(row: Any) -> Letter:
+    """
+    Return the letter of a row that is known to hold one.
+
+    Raises:
+        LetterUnreadable: it does not.
+
+    """
+    reading = reading_of(row)
+    if reading.letter is None:
+        raise LetterUnreadable(reading.problem)
+    return reading.letter
+
+
+def outlook_of(row: Any) -> Outlook:
+    """Return what sending a letter again would do: by a replay, or by resuming one that was cut short."""
+    found: Outlook | None = getattr(row, "_safeguards_outlook", None)
+    if found is None:
+        app, reading = current_app_with_tasks(), reading_of(row)
+        if reading.letter is None:
+            found = Outlook(refused=reading.problem)
+        elif reading.letter.state == "replaying":
+            found = resume_outlook(app, reading.letter)
+        else:
+            found = outlook(app, reading.letter, time.time())
+        row._safeguards_outlook = found  # noqa: SLF001 - see above
+    return found

@@ -1,0 +1,127 @@
+"""Locks: who holds one, since when, and who waits for it."""
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q
+from django.utils.safestring import SafeString
+
+from celery_safeguards.printable import clean
+from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.models import LockWaiter
+from django_celery_safeguards.rows import PLACE, lock_id, place_of
+
+_FIELDS = ((None, {"fields": ("name_shown", "held", "holder", "times", "kept_for", "line", "release")}),)
+
+
+class LeaseLockAdmin(ReadOnlyAdmin):
+    """Locks are released by `celery -A proj safeguards locks release`, which asks whether the owner is dead."""
+
+    list_display = ("name_short", "held", "who", "lease", "age")
+    ordering = ("-used_us",)
+    search_fields = ("name",)
+    search_help_text = "A lock's name, exactly; with * at the end, names by their beginning."
+
+    def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
+        """Show all of it."""
+        return _FIELDS
+
+    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Find by the id that a name makes."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if term.endswith("*"):
+            return queryset.filter(name__startswith=term.removesuffix("*")), False
+        return queryset.filter(Q(pk=lock_id(shown_store().namespace, term)) | Q(pk=term)), False
+
+    @admin.display(description="lock", ordering="name")
+    def name_short(self, obj: Any) -> str:
+        """For the list."""
+        return presenting.short(obj.name)
+
+    @admin.display(description="state")
+    def held(self, obj: Any) -> SafeString:
+        """Held while its lease runs; lapsed: its owner has not released it, and anybody may have it."""
+        return presenting.state_mark(presenting.lock_state(obj.owner, obj.lease_until_us))
+
+    @admin.display(description="owner")
+    def who(self, obj: Any) -> str:
+        """Who holds it, or held it last."""
+        return presenting.short(_in_words(_body(obj).get("holder")))
+
+    @admin.display(description="lease")
+    def lease(self, obj: Any) -> str:
+        """How long it still runs."""
+        return presenting.lease(obj.lease_until_us) if obj.owner else presenting.NOTHING
+
+    @admin.display(description="held for", ordering="since_us")
+    def age(self, obj: Any) -> SafeString | str:
+        """Since it was taken."""
+        return presenting.age(obj.since_us) if obj.owner else presenting.NOTHING
+
+    @admin.display(description="name")
+    def name_shown(self, obj: Any) -> str:
+        """Whole."""
+        return clean(_body(obj).get("name", obj.name))
+
+    @admin.display(description="held by, or held last by")
+    def holder(self, obj: Any) -> SafeString | str:
+        """As it named itself."""
+        given = _body(obj).get("holder") or {}
+        named = [(name.replace("_", " "), given.get(name)) for name in ("task", "task_id", "worker", "host", "pid")]
+        rows = [*named, ("owner", obj.owner or "nobody"), ("fence", obj.fence)]
+        return presenting.pairs([(name, value) for name, value in rows if value])
+
+    @admin.display(description="times")
+    def times(self, obj: Any) -> SafeString | str:
+        """Of the store."""
+        return presenting.pairs(
+            [
+                ("taken", presenting.moment(obj.since_us)),
+                ("lease until", presenting.moment(obj.lease_until_us)),
+                ("last used", presenting.moment(obj.used_us)),
+            ]
+        )
+
+    @admin.display(description="kept for")
+    def kept_for(self, obj: Any) -> SafeString | str:
+        """Whose turn it is, for a moment."""
+        if not obj.reserved_for:
+            return "nobody"
+        return presenting.pairs([("owner", obj.reserved_for), ("until", presenting.moment(obj.reserved_until_us))])
+
+    @admin.display(description="in line")
+    def line(self, obj: Any) -> SafeString | str:
+        """Who waits, the longest first."""
+        rows = LockWaiter.objects.using(obj._state.db).filter(lock_id=obj.pk).order_by("since_us")  # noqa: SLF001
+        places = [place_of(row) for row in rows.values_list(*PLACE)]
+        shown = [(_in_words(each.holder), presenting.moment(each.heard_us)) for each in places]
+        return (
+            presenting.pairs([(who, presenting.joined("last heard ", heard)) for who, heard in shown])
+            if shown
+            else "nobody"
+        )
+
+    @admin.display(description="release")
+    def release(self, obj: Any) -> str:
+        """Where to."""
+        return "By celery -A <project> safeguards locks release, which finds out whether the owner is dead."
+
+
+def _in_words(holder: Any) -> str:
+    if not isinstance(holder, dict) or not holder:
+        return "nobody"
+    work = f"{holder.get('task')}[{holder.get('task_id')}]" if holder.get("task") else "plain code"
+    return f"{work}, process {holder.get('pid')} on {holder.get('host')}"
+
+
+def _body(obj: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(obj.body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,49 @@
+"""Whose rows the admin shows: those of the store that the project's Celery app uses."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery_safeguards.conf import Settings
+from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.wiring import Wiring
+from django_celery_safeguards.celery_apps import current_app
+from django_celery_safeguards.house import stored_namespace
+from django_celery_safeguards.stores import store_alias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """
+    A store as the admin finds it.
+
+    Attributes:
+        alias: of its database; None: its rows cannot be shown.
+        namespace: as its rows name it.
+        notice: why they cannot be shown.
+
+    """
+
+    alias: str | None = None
+    namespace: str = ""
+    notice: str = ""
+
+
+def shown_store() -> Shown:
+    """Return the store of the project's Celery app; nothing is connected to."""
+    app: Any = current_app()
+    try:
+        settings = Settings.of(app)
+        alias, scheme = store_alias(settings.store_url), urlsplit(settings.store_url or "").scheme
+        if scheme and alias is None:
+            return Shown(
+                notice=f"The Celery app {app.main!r} keeps what the safeguards know at {scheme}://, not in a database "
+                "of this project, so nothing is listed here. Ask by celery -A <project> safeguards dead list."
+            )
+        Wiring.of(app)
+    except ConfigurationError as error:
+        return Shown(
+            notice=f"The store of the Celery app {app.main!r} cannot be found: {error}. If it is not this project's "
+            "app, import that one in the project's __init__.py."
+        )
+    return Shown(alias=alias, namespace=stored_namespace(settings.namespace))

@@ -1,0 +1,74 @@
+"""
+The admin as people use it: a real server, a real broker, a real browser.
+
+A browser is started for each module and ended with it: while one is driven, nothing else may run an event loop here.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.browser.desk_under_test import Desk
+from tests.browser.desk.seed import PASSWORD
+from tests.support import databases, postgres
+
+_HERE = Path(__file__).parent
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+_ARGUMENTS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.redis)
+            item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(scope="module")
+def desk(redis_url, postgres_url, tmp_path_factory):
+    """The project, its store in PostgreSQL and its users in SQLite."""
+    with (
+        postgres.fresh_database(postgres_url) as url,
+        Desk(redis_url, databases.postgres(url), tmp_path_factory.mktemp("desk")) as desk,
+    ):
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; where it is missing the test is skipped on a laptop and fails in CI."""
+    program = next((found for name in _PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        missing = f"none of {', '.join(_PROGRAMS)} is installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=[*_ARGUMENTS, *as_root])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def log_in(browser, desk):
+    """Log somebody in by the page for it, as `log_in("ann")`, and return a page of a session of his own."""
+    contexts = []
+
+    def log_in(person, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.goto(desk.url)
+        page.get_by_label("Username").fill(person)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="Site administration").wait_for()
+        return page
+
+    yield log_in
+    for context in contexts:
+        context.close()

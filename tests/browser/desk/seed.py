@@ -1,0 +1,38 @@
+"""
+Creates the tables and the people: `python -m tests.browser.desk.seed`.
+"""
+
+import django
+
+PASSWORD = "night shift"
+PEOPLE = {
+    "vera": ("view",),
+    "rex": ("view", "replay"),
+    "dora": ("view", "discard"),
+    "sol": ("view", "resolve"),
+    "blind": ("replay", "discard", "resolve"),
+    "ann": ("view", "replay", "discard", "resolve"),
+    "bob": ("view", "replay", "discard", "resolve"),
+}
+"""Each with the permissions on dead letters; none is a superuser."""
+
+
+def seed():
+    from django.contrib.auth.models import Permission, User
+    from django.core.management import call_command
+
+    from tests.browser.desk.where import STORE_ALIAS
+
+    for alias in ("default", STORE_ALIAS):
+        call_command("migrate", database=alias, verbosity=0, interactive=False)
+    permissions = Permission.objects.filter(content_type__app_label="django_celery_safeguards")
+    for name, may in PEOPLE.items():
+        person = User.objects.create_user(name, password=PASSWORD, is_staff=True)
+        codenames = [f"{verb}_deadletter" for verb in may]
+        codenames += ["view_idempotencyrecord", "view_leaselock"] if "view" in may else []
+        person.user_permissions.set(permissions.filter(codename__in=codenames))
+
+
+if __name__ == "__main__":
+    django.setup()
+    seed()

@@ -1,0 +1,51 @@
+"""
+Django's settings, by the environment of one test. Requests are transactions: what the admin does must not be undone by
+a page that fails after it.
+"""
+
+import json
+import os
+
+from tests.browser.desk import where
+
+SECRET_KEY = "tests"
+DEBUG = True
+USE_TZ = True
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "tests.browser.desk.urls"
+STATIC_URL = "static/"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_celery_safeguards",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ[where.USERS_FILE], "ATOMIC_REQUESTS": True},
+    where.STORE_ALIAS: {**json.loads(os.environ[where.DATABASE]), "ATOMIC_REQUESTS": True},
+}

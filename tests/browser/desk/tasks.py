@@ -1,0 +1,38 @@
+"""
+Tasks of each kind that a person can meet as a dead letter.
+"""
+
+from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
+from tests.support.announce import announce
+
+_ONCE = RetryPolicy(attempts=1)
+
+
+def note(**arguments):
+    announce("noted", **arguments)
+
+
+def mail(**arguments):
+    announce("mailed", **arguments)
+
+
+def charge(order_id, amount):
+    if amount < 0:
+        raise ValueError(f"{amount} cannot be charged")
+    announce("charged", order_id=order_id)
+    return f"ch_{order_id}"
+
+
+def add_tasks(app):
+    """Register them with an app, and with no other."""
+    for body, safeguards in (
+        (note, Safeguards(repeatable=True, retry=_ONCE)),
+        (mail, Safeguards(retry=_ONCE)),
+        (
+            charge,
+            Safeguards(
+                idempotent=Idempotent("payment:{order_id}", on_unknown="quarantine", quiet_seconds=0), retry=_ONCE
+            ),
+        ),
+    ):
+        app.task(body, name=f"desk.{body.__name__}", base=SafeTask, safeguards=safeguards, shared=False)
