@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from tests.browser.desk_under_test import Desk
 from tests.browser.desk.seed import PASSWORD
+from tests.browser.desk_under_test import Desk
+from tests.browser.pages import press
 from tests.support import databases, postgres
 
 _HERE = Path(__file__).parent
@@ -28,13 +29,20 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="module")
-def desk(redis_url, postgres_url, tmp_path_factory):
+def running_desk(redis_url, postgres_url, tmp_path_factory):
     """The project, its store in PostgreSQL and its users in SQLite."""
     with (
         postgres.fresh_database(postgres_url) as url,
         Desk(redis_url, databases.postgres(url), tmp_path_factory.mktemp("desk")) as desk,
     ):
         yield desk
+
+
+@pytest.fixture
+def desk(running_desk):
+    """The project, with an empty queue."""
+    running_desk.forget_messages()
+    return running_desk
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +73,7 @@ def log_in(browser, desk):
         page.goto(desk.url)
         page.get_by_label("Username").fill(person)
         page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_role("heading", name="Site administration").wait_for()
+        press(page, "Log in")
         return page
 
     yield log_in

@@ -94,6 +94,10 @@ class Desk:
         """Return what `act` makes of the app's wiring."""
         return self._thread.submit(lambda: act(Wiring.of(self.app))).result()
 
+    def publish(self, task, **kwargs):
+        """Publish a task."""
+        self.store(lambda _wiring: self.app.tasks[task].apply_async(kwargs=kwargs))
+
     def bury(self, letter_id=None, *, args=(), kwargs=None, body=None, headers=None, content_type=None, **changes):
         """Put a letter into the store and return it."""
         id_ = letter_id or f"letter-{uuid.uuid4().hex[:8]}"
@@ -116,7 +120,7 @@ class Desk:
             "reason": "attempt 4 of 4",
             "error_type": "builtins.ValueError",
             "error_message": "no such order",
-            "traceback": 'Traceback (most recent call last):\n  File "shop.py", line 7, in body\nValueError: no such order',
+            "traceback": 'Traceback (most recent call last):\n  File "shop.py", line 7\nValueError: no such order',
             "attempts": 4,
             "first_seen_seconds": 1_750_000_000.0,
             "last_failed_seconds": 1_750_000_060.0,
@@ -151,9 +155,23 @@ class Desk:
         """Put a letter into another state, as if it had been brought there."""
         self.store(lambda wiring: wiring.letters._apply(letter.id, lambda kept: replace(kept, **changes)))
 
+    def overwrite(self, letter, text):
+        """Put any text in a letter's place, as a newer version or a damaged disk does."""
+
+        def act(wiring):
+            table = wiring.letters._house.tables.letters
+            values = [text, row_id(self.namespace, letter.id)]
+            wiring.letters._house.connection.run(lambda cursor: cursor.execute(table.update(("letter",)), values))
+
+        self.store(act)
+
     def queued(self):
         """Return how many messages wait."""
         return self.redis.llen(f"{self.namespace}.{self.namespace}")
+
+    def forget_messages(self):
+        """Empty the queue."""
+        self.redis.delete(f"{self.namespace}.{self.namespace}")
 
     # --- the admin
 
@@ -169,13 +187,14 @@ class Desk:
         """Return what a page sends to name a letter and its last failure."""
         return f"{row_id(self.namespace, letter.id)}:{round(letter.last_failed_seconds * 1_000_000)}"
 
+    @contextlib.contextmanager
     def client(self, person):
-        """Return an HTTP client in which somebody is logged in; it sends the token against forged requests itself."""
-        client = Client(base_url=self.url, timeout=30)
-        client.get("login/").raise_for_status()
-        answer = client.post("login/", data={"username": person, "password": PASSWORD})
-        assert answer.status_code == 302, answer.text
-        return client
+        """Have an HTTP client in which somebody is logged in."""
+        with Client(base_url=self.url, timeout=60) as client:
+            client.get("login/").raise_for_status()
+            answer = client.post("login/", data={"username": person, "password": PASSWORD})
+            assert answer.status_code == 302, answer.text
+            yield client
 
     def log(self):
         """Return the admin's log: who, which letter, what; the oldest first."""

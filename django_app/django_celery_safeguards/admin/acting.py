@@ -45,6 +45,7 @@ class Deed:
         permission: codename, of this app.
         button: in the imperative.
         question: the heading of the page that asks.
+        will: what happens to a letter.
         run: does it, letter by letter.
 
     """
@@ -53,6 +54,7 @@ class Deed:
     permission: str
     button: str
     question: str
+    will: str
     form: type[forms.Form]
     run: Callable[[Any, Sequence[str], Given], Iterator[Done]]
 
@@ -87,6 +89,7 @@ REPLAY = Deed(
     permission="replay_deadletter",
     button="Replay",
     question="Send this work again?",
+    will="It is sent again.",
     form=ReplayForm,
     run=replay_each,
 )
@@ -95,6 +98,7 @@ DISCARD = Deed(
     permission="discard_deadletter",
     button="Discard",
     question="Give this work up?",
+    will="It is given up: it stays readable, and is never sent again.",
     form=ReasonForm,
     run=discard_each,
 )
@@ -103,6 +107,7 @@ HAPPENED = Deed(
     permission="resolve_deadletter",
     button="It happened",
     question="Has this work happened?",
+    will="It is recorded as done, with the result below. Its body does not run.",
     form=HappenedForm,
     run=resolve_each,
 )
@@ -111,6 +116,7 @@ DID_NOT_HAPPEN = Deed(
     permission="resolve_deadletter",
     button="It did not happen",
     question="Has this work not happened?",
+    will="It is sent again, and its body runs.",
     form=DidNotHappenForm,
     run=resolve_each,
 )
@@ -119,10 +125,15 @@ RESUME = Deed(
     permission="replay_deadletter",
     button="Resume the replay",
     question="Send this replay again?",
+    will="It is sent again, under the task id that it has.",
     form=ReplayForm,
     run=resume_each,
 )
 DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD)}
+
+
+_STYLES = {REPLAY.name: "default", RESUME.name: "default", DISCARD.name: "sg-danger"}
+"""Of the buttons; a person's word is as good as the other, so neither of them is the default."""
 
 
 class LetterActions:
@@ -153,7 +164,7 @@ class LetterActions:
         """Show one letter, with a button for everything that can be done to it by whoever looks."""
         row = self.get_object(request, object_id)
         deeds = [] if row is None else [deed for deed in possible_deeds(row) if deed.is_allowed(request)]
-        buttons = [(deed.button, self._url_of(deed), deed is DISCARD) for deed in deeds]
+        buttons = [(deed.button, self._url_of(deed), _STYLES.get(deed.name, "")) for deed in deeds]
         context = {"buttons": buttons, "picked": None if row is None else _picked(row), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
@@ -210,7 +221,7 @@ class LetterActions:
             "form": form,
             "prospects": prospects,
             "action_url": self._url_of(deed),
-            "is_danger": deed is DISCARD,
+            "style": _STYLES.get(deed.name, "default"),
             "media": self.media,
         }
         return TemplateResponse(request, "admin/django_celery_safeguards/deed.html", context)
@@ -286,7 +297,7 @@ def prospect_of(deed: Deed, row: Any) -> Prospect:
         if deed.form is ReplayForm and found.needs is Need.CONSENT:
             texts = ["It may run twice, so it is sent only with consent.", f"Why: {found.refused}.", *found.notes]
             return Prospect(**said, mark="asks", texts=presenting.lines(texts), needs_consent=True)
-        return Prospect(**said, mark="yes", texts=presenting.lines(["It is sent.", *found.notes]))
+        return Prospect(**said, mark="yes", texts=presenting.lines([deed.will, *found.notes]))
     refused = presenting.outlook_in_words(found)
     return Prospect(**said, mark="no", texts=refused)
 
@@ -294,7 +305,7 @@ def prospect_of(deed: Deed, row: Any) -> Prospect:
 def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
     if letter.state != "open":
         return Prospect(**said, mark="no", texts=presenting.lines([f"The letter is {letter.state}."]))
-    texts = ["It is given up: it stays readable, and is never sent again."]
+    texts = [DISCARD.will]
     if letter.key is not None:
         texts.append(f"Key {letter.key} is free for a new publication.")
     if letter.effect_possible:

@@ -9,6 +9,7 @@ from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
+from django_celery_safeguards.admin import presenting
 
 _HOUR_SECONDS = 3_600
 _SPANS = {
@@ -56,7 +57,7 @@ class TaskFilter(_Exact):
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names of the tasks that have letters."""
-        return [(name, name) for name in model_admin.task_names(request)]
+        return [(name, presenting.short(name)) for name in model_admin.task_names(request)]
 
 
 class LastFailedFilter(SimpleListFilter):

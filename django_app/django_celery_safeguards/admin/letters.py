@@ -21,8 +21,8 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
     list_display = (
-        *("letter", "state_shown", "kind", "task_short", "key_short", "reason_short", "attempts"),
-        *("first_failed", "last_failed", "age"),
+        *("name", "state_and_kind", "task_and_key", "reason_and_error", "attempts"),
+        *("first_failed", "last_failed"),
     )
     list_filter = (LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
@@ -58,37 +58,34 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    @admin.display(description="letter", ordering="letter_id")
-    def letter(self, obj: Any) -> str:
-        """Name it."""
+    @admin.display(description="letter")
+    def name(self, obj: Any) -> str:
+        """For the list."""
         return presenting.short(obj)
 
-    @admin.display(description="task")
-    def task_short(self, obj: Any) -> str:
-        """For the list."""
-        return presenting.short(obj.task)
+    @admin.display(description="state, kind", ordering="state")
+    def state_and_kind(self, obj: Any) -> SafeString:
+        """Where it stands, and what went wrong."""
+        return presenting.below(presenting.state_mark(obj.state), obj.kind)
 
-    @admin.display(description="key")
-    def key_short(self, obj: Any) -> str:
-        """For the list."""
-        return presenting.short(obj.key)
+    @admin.display(description="task, key", ordering="task")
+    def task_and_key(self, obj: Any) -> SafeString:
+        """What failed, and for what."""
+        return presenting.below(obj.task, obj.key)
 
-    @admin.display(description="reason")
-    def reason_short(self, obj: Any) -> SafeString | str:
-        """Why no further attempt is made, and the error below it."""
+    @admin.display(description="reason, error")
+    def reason_and_error(self, obj: Any) -> SafeString:
+        """Why no further attempt is made."""
         return presenting.below(obj.reason, obj.error)
 
-    @admin.display(description="first failed", ordering="first_failed_us")
+    @admin.display(description="first failed")
     def first_failed(self, obj: Any) -> SafeString | str:
         """In UTC."""
         return presenting.stamp(obj.first_failed_us)
 
     @admin.display(description="last failed", ordering="last_failed_us")
-    def last_failed(self, obj: Any) -> SafeString | str:
-        """In UTC."""
-        return presenting.stamp(obj.last_failed_us)
-
-    @admin.display(description="age")
-    def age(self, obj: Any) -> SafeString | str:
-        """Since the last failure."""
-        return presenting.age(obj.last_failed_us)
+    def last_failed(self, obj: Any) -> SafeString:
+        """In UTC, and how long ago."""
+        return presenting.below(
+            presenting.stamp(obj.last_failed_us), presenting.joined(presenting.age(obj.last_failed_us), " ago")
+        )

@@ -83,7 +83,6 @@ class LeaseLockAdmin(ReadOnlyAdmin):
             [
                 ("taken", presenting.moment(obj.since_us)),
                 ("lease until", presenting.moment(obj.lease_until_us)),
-                ("last used", presenting.moment(obj.used_us)),
             ]
         )
 

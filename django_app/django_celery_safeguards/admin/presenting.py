@@ -22,11 +22,6 @@ from celery_safeguards.replay.plan import Need
 
 NOTHING = "-"
 _LIST_CHARS = 80
-_NEEDS = {
-    Need.NOTHING: "",
-    Need.VERDICT: "It needs a person's word: it happened, or it did not.",
-    Need.CONSENT: "It needs consent: it may run twice; or a person's word that it did not happen.",
-}
 
 
 def short(text: object) -> str:
@@ -108,11 +103,9 @@ def state_mark(state: str) -> SafeString:
     return format_html('<span class="sg-state sg-{}">{}</span>', state, state.replace("_", " "))
 
 
-def below(first: str, second: str) -> SafeString | str:
+def below(first: object, second: object) -> SafeString:
     """Return two short texts below each other, for a cell of a list."""
-    if not second:
-        return short(first)
-    return format_html('{}<br><span class="sg-quiet">{}</span>', short(first), short(second))
+    return format_html('{}<br><span class="sg-quiet">{}</span>', _short(first), _short(second) if second else "")
 
 
 def history(entries: Iterable[HistoryEntry]) -> SafeString | str:
@@ -124,12 +117,7 @@ def history(entries: Iterable[HistoryEntry]) -> SafeString | str:
     head = format_html_join("", '<th scope="col">{}</th>', [(name,) for name in ("when", "what", "who", "details")])
     body = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
     table = '<div class="sg-wide"><table class="sg-history"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    return format_html(table, head, body) if body else NOTHING
-
-
-def needs_in_words(needs: Need) -> str:
-    """Return what a person must add to a replay."""
-    return _NEEDS[needs]
+    return format_html(table, head, body) if body else "nothing yet"
 
 
 def outlook_in_words(found: Outlook) -> SafeString | str:
@@ -139,7 +127,7 @@ def outlook_in_words(found: Outlook) -> SafeString | str:
     elif found.needs is Need.NOTHING:
         first = f"No: {found.refused}."
     else:
-        first = f"Not as it is: {found.refused}. {needs_in_words(found.needs)}"
+        first = f"Not as it is: {found.refused}."
     return lines([first, *found.notes])
 
 
@@ -148,6 +136,10 @@ def link_to(model: Any, id_: str, text: str) -> SafeString:
     opts = model._meta  # noqa: SLF001 - Django's documented way to a model's names
     url = reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[id_])
     return format_html('<a href="{}">{}</a>', url, clean(text))
+
+
+def _short(value: object) -> object:
+    return value if isinstance(value, SafeString) else short(value)
 
 
 def _box(text: str, label: str) -> SafeString:

@@ -22,11 +22,8 @@ from django_celery_safeguards.rows import HEAD, record_id, record_of
 from django_celery_safeguards.sql import row_id
 
 _FIELDS = (
-    (None, {"fields": ("state_shown", "key_shown", "task_shown", "letter")}),
-    ("Claim", {"fields": ("claim",)}),
-    ("Starts", {"fields": ("starts", "doubt", "failure")}),
-    ("Outcome", {"fields": ("outcome", "steps")}),
-    ("Kept", {"fields": ("kept",)}),
+    *("state_shown", "key_shown", "task_shown", "letter", "claim"),
+    *("starts", "doubt", "failure", "outcome", "steps", "kept"),
 )
 
 
@@ -41,11 +38,10 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         "A key as letters and logs write it, exactly, of any task known here; or SCOPE#KEY; or a row's id."
     )
     large_fields = ("body",)
-    fieldsets = _FIELDS
 
     def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
         """Show all of it."""
-        return _FIELDS
+        return ((None, {"fields": _FIELDS}),)
 
     def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Find by the id that a key makes with each scope: an index of names would be written by every start."""
