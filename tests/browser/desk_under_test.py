@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_safeguards.admission.store import RecordKey
@@ -30,6 +31,7 @@ from django_celery_safeguards.sql import row_id
 from tests.browser.desk import where
 from tests.browser.desk.celery import make_app
 from tests.browser.desk.seed import PASSWORD
+from tests.conformance.admission.calls import claimed
 from tests.support import apps, databases, servers, workers
 from tests.support.processes import end_group
 from tests.support.sockets import HOST, free_port
@@ -55,6 +57,7 @@ class Desk:
         self.namespace = f"t{uuid.uuid4().hex[:12]}"
         self.users_file = self._directory / "users.sqlite3"
         self.port = free_port()
+        self.buried = []
         self._alias = f"desk{uuid.uuid4().hex[:8]}"
         self._stack = contextlib.ExitStack()
         self.env = {
@@ -129,7 +132,22 @@ class Desk:
         }
         letter = Letter(**{**given, **changes})
         assert self.store(lambda wiring: wiring.letters.bury(letter))
+        self.buried.append(letter.id)
         return letter
+
+    def bury_elsewhere(self, letter):
+        """Put a copy of a letter into another fleet's part of the same database; return its row's id."""
+        namespace = f"{self.namespace}-other"
+        self._in_namespace(namespace, lambda wiring: wiring.letters.bury(letter))
+        return row_id(namespace, letter.id)
+
+    def state_elsewhere(self, letter):
+        """Return the state of that copy."""
+        return self._in_namespace(f"{self.namespace}-other", lambda wiring: wiring.letters.get(letter.id).state)
+
+    def claim(self, scope, key):
+        """Have somebody start the work of a key."""
+        self.store(lambda wiring: claimed(wiring.admission, "owner-1", RecordKey(scope, key)))
 
     def bury_unknown(self, order_id):
         """Put a quarantined payment into the store: nobody knows whether it was charged."""
@@ -172,6 +190,12 @@ class Desk:
     def forget_messages(self):
         """Empty the queue."""
         self.redis.delete(f"{self.namespace}.{self.namespace}")
+
+    def _in_namespace(self, namespace, act):
+        changes = {"safeguards_store_url": f"django://{self._alias}", "safeguards_namespace": namespace}
+        with Celery("other", set_as_current=False) as app:
+            app.conf.update(changes)
+            return self._thread.submit(lambda: act(Wiring.of(app))).result()
 
     # --- the admin
 

@@ -104,7 +104,7 @@ class LetterPage:
     def traceback(self, obj: Any) -> SafeString | str:
         """Its last part, as far as it was kept."""
         text = letter_of(obj).traceback.rstrip()
-        return presenting.block(text, "traceback") if text else presenting.NOTHING
+        return presenting.block(text, "traceback", keep="last") if text else presenting.NOTHING
 
     @admin.display(description="what was done")
     def history(self, obj: Any) -> SafeString | str:

@@ -8,7 +8,7 @@ mark, a NUL and half a surrogate pair all arrive as the characters they are writ
 import json
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -16,12 +16,14 @@ from django.utils.safestring import SafeString
 
 from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.printable import clean, clean_lines, duration, when
 from celery_safeguards.replay.outlook import Outlook
 from celery_safeguards.replay.plan import Need
 
 NOTHING = "-"
 _LIST_CHARS = 80
+_BOX_CHARS = 50_000
 
 
 def short(text: object) -> str:
@@ -29,9 +31,9 @@ def short(text: object) -> str:
     return clean(text, _LIST_CHARS) or NOTHING
 
 
-def block(text: str, label: str) -> SafeString:
-    """Return text of many lines as a box that scrolls, also by the keyboard."""
-    return _box("\n".join(clean_lines(text)), label)
+def block(text: str, label: str, *, keep: Literal["first", "last"] = "first") -> SafeString:
+    """Return text of many lines as a box that scrolls, also by the keyboard; of a long one the part to keep."""
+    return _box("\n".join(clean_lines(clean_text(text, _BOX_CHARS, keep=keep))), label)
 
 
 def moment(us: int) -> SafeString | str:
@@ -95,7 +97,7 @@ def mapping(values: Mapping[str, Any], label: str) -> SafeString | str:
     """Return a mapping as JSON, one entry on a line."""
     if not values:
         return NOTHING
-    return _box("\n".join(f"{clean(name)}: {clean(_as_json(value))}" for name, value in values.items()), label)
+    return block("\n".join(f"{clean(name)}: {clean(_as_json(value))}" for name, value in values.items()), label)
 
 
 def state_mark(state: str) -> SafeString:

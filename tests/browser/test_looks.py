@@ -1,0 +1,108 @@
+"""
+What can be read: in both themes, on a desk and on a phone.
+"""
+
+import pytest
+
+from celery_safeguards.locks.store import LockAsk
+from tests.browser.pages import LETTERS, LOCKS, RECORDS, open_letter
+
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}
+LEAST_CONTRAST = 4.5
+_COLOURS = """element => {
+    const clear = colour => colour === 'transparent' || /rgba\\(.*, 0\\)$/.test(colour);
+    let behind = element;
+    while (behind && clear(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+    return [getComputedStyle(element).color, behind ? getComputedStyle(behind).backgroundColor : 'rgb(255, 255, 255)'];
+}"""
+_KEY_TEXTS = {
+    "letter": (
+        ".sg-state",
+        ".sg-box",
+        ".sg-pairs th",
+        ".sg-pairs td",
+        ".sg-lines li",
+        ".sg-quiet",
+        ".sg-buttons input",
+    ),
+    "deed": (".sg-mark", ".sg-lines li", ".sg-quiet", ".submit-row input", "label", ".help"),
+    "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
+}
+
+
+def contrast(page, selector):
+    """Return the least contrast of what a selector finds, as WCAG 2.2 defines it."""
+    found = page.locator(selector)
+    assert found.count(), selector
+    return min(_contrast(*found.nth(each).evaluate(_COLOURS)) for each in range(min(found.count(), 20)))
+
+
+def _contrast(first, second):
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour):
+    channels = [int(each) / 255 for each in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_contrast_is_measured_and_not_assumed():
+    """A measure that says "fine" of everything would pass any colours."""
+    assert round(_contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)"), 1) == 21.0
+    assert round(_contrast("rgb(119, 119, 119)", "rgb(255, 255, 255)"), 2) == 4.48
+
+
+@pytest.mark.parametrize("theme", BACKGROUNDS)
+def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
+    """Grey on black, at three in the morning."""
+    letter = desk.bury_unknown(f"theme-{theme}")
+    desk.store(lambda wiring: wiring.letters.add_note(letter.id, "looked at", "ann"))
+    page = log_in("ann", color_scheme=theme)
+    measured = {}
+
+    page.goto(f"{desk.url}{LETTERS}?q={letter.id}")
+    measured |= {("list", each): contrast(page, each) for each in _KEY_TEXTS["list"]}
+    background = page.locator("body").evaluate(_COLOURS)[1]
+    open_letter(page, desk, letter)
+    measured |= {("letter", each): contrast(page, each) for each in _KEY_TEXTS["letter"]}
+    page.get_by_role("button", name="It happened…").click()
+    page.get_by_label("Reason").wait_for()
+    measured |= {("deed", each): contrast(page, each) for each in _KEY_TEXTS["deed"]}
+
+    assert background == BACKGROUNDS[theme]
+    assert {} == {what: ratio for what, ratio in measured.items() if ratio < LEAST_CONTRAST}
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
+    """Whoever is called out of bed has a phone; a line that leaves the screen hides the button beside it."""
+    wide = "w" * 400
+    letter = desk.bury(task=f"desk.{wide}", key=wide, scope=wide, kwargs={"a": wide}, error_message=wide, reason=wide)
+    desk.store(lambda wiring: wiring.locks.acquire(LockAsk(name=wide, owner="wide", lease_seconds=30)))
+    page = log_in("ann", viewport=viewport)
+
+    widths = {}
+    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter)):
+        page.goto(desk.url + path)
+        widths[path] = page.evaluate("document.documentElement.scrollWidth")
+    page.get_by_role("button", name="Replay…").click()
+    page.get_by_role("heading", name="Send this work again?").wait_for()
+    widths["deed"] = page.evaluate("document.documentElement.scrollWidth")
+
+    assert {} == {path: width for path, width in widths.items() if width > viewport["width"]}
+
+
+def test_pages_work_without_scripts(log_in, desk):
+    """A policy that forbids scripts, or a text browser, must not keep anybody from a replay."""
+    letter = desk.bury()
+    page = log_in("ann", java_script_enabled=False)
+
+    open_letter(page, desk, letter)
+    for name in ("Replay…", "Replay"):
+        with page.expect_navigation():
+            page.get_by_role("button", name=name, exact=True).click()
+
+    assert (desk.letter(letter).state, desk.queued()) == ("replayed", 1)
