@@ -16,6 +16,9 @@ from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.sql import row_id
 
+_FOUND_AT_MOST = 1_000
+_TASKS_AT_MOST = 500
+
 
 class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
@@ -39,17 +42,26 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
             return queryset, False
         if term.endswith("*"):
             return queryset.filter(key__startswith=term.removesuffix("*")), False
+        # One condition on several columns would be answered by reading the whole list.
+        everything, ids = self.get_queryset(request).order_by(), {term, row_id(shown_store().namespace, term)}
+        for column in ("key", "task_id"):
+            ids.update(everything.filter(**{column: term}).values_list("pk", flat=True)[:_FOUND_AT_MOST])
         tasks = [name for name in self.task_names(request) if name.startswith(term)]
-        exact = Q(key=term) | Q(task_id=term) | Q(pk=row_id(shown_store().namespace, term)) | Q(pk=term)
-        return queryset.filter(exact | Q(task__in=tasks) if tasks else exact), False
+        named = Q(pk__in=ids)
+        return queryset.filter(named | Q(task__in=tasks) if tasks else named), False
 
     def task_names(self, request: Any) -> Sequence[str]:
-        """Return the tasks that have letters, asked once for each request."""
-        found = getattr(request, "_safeguards_tasks", None)
+        """Return the tasks that have letters, asked once for each request: from one name to the next, by the index."""
+        found: list[str] | None = getattr(request, "_safeguards_tasks", None)
         if found is None:
-            names = self.get_queryset(request).order_by("task").values_list("task", flat=True).distinct()
-            request._safeguards_tasks = found = list(names)  # noqa: SLF001 - a request is where Django keeps such things
-        return list(found)
+            names, found, last = self.get_queryset(request).order_by("task").values_list("task", flat=True), [], None
+            while len(found) < _TASKS_AT_MOST:
+                last = (names if last is None else names.filter(task__gt=last)).first()
+                if last is None:
+                    break
+                found.append(last)
+            request._safeguards_tasks = found  # noqa: SLF001 - a request is where Django keeps such things
+        return found
 
     def get_urls(self) -> list[Any]:
         """Add what can be done to letters; before the others, which take any path for an id."""

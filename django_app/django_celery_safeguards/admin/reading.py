@@ -33,6 +33,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     list_max_show_all = 200
     paginator = BoundedPaginator
     show_full_result_count = False
+    # A count for each choice of each filter would read the table once for each.
+    show_facets = admin.ShowFacets.NEVER
     # The change form's own is for a form; these pages have none.
     change_form_template = "admin/django_celery_safeguards/detail.html"
     change_list_template = "admin/django_celery_safeguards/list.html"
