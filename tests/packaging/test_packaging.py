@@ -66,6 +66,15 @@ def test_wheel_carries_the_migrations_of_the_django_app(wheel):
     assert {*expected, "django_celery_safeguards/py.typed"} <= set(wheel.namelist())
 
 
+def test_wheel_carries_the_pages_of_the_admin(wheel):
+    """The admin's pages would end in TemplateDoesNotExist."""
+    app = ROOT / "django_app"
+    expected = {str(path.relative_to(app)) for name in ("*.html", "*.css") for path in app.rglob(name)}
+
+    assert len(expected) > 3
+    assert expected <= set(wheel.namelist())
+
+
 def test_url_of_a_database_is_found_by_its_scheme(wheel):
     """`safeguards_store_url="django://default"` would be no URL of a store."""
     points = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
