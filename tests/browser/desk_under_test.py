@@ -70,6 +70,14 @@ class Desk:
         }
 
     def __enter__(self):
+        try:
+            self._set_up()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _set_up(self):
         enter = self._stack.enter_context
         self.redis = enter(redis.Redis.from_url(self._redis_url, decode_responses=True, socket_timeout=5))
         self._stack.callback(lambda: servers.forget(self.redis, self.namespace))
@@ -82,7 +90,6 @@ class Desk:
                 patch.setenv(name, self.env[name])
             self.app = enter(make_app(f"django://{self._alias}", set_as_current=False))
         self.store(lambda wiring: wiring.admission.declare_new())
-        return self
 
     def __exit__(self, *exc_info):
         self._stack.close()
