@@ -18,8 +18,8 @@ help: ## list these targets
 
 setup: .venv/.stamp ## create .venv; again only when pyproject.toml has changed
 
-demo: setup ## kill a worker in the middle of a payment, and see what happens to the money
-	@$(BIN)/python -m example_project.demo
+demo: setup ## break a shop, count what became of the money; SERVE=1 leaves its admin open
+	@$(BIN)/python -m example_project.demo $(if $(filter 1,$(SERVE)),--serve)
 
 test: setup ## run all tests
 	@$(BIN)/python -m pytest $(PYTEST_OPTIONS)

@@ -7,6 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import requests
 
 from tests.support import servers
 from tests.support.processes import adopt_orphans, living_children
@@ -14,13 +19,31 @@ from tests.support.processes import adopt_orphans, living_children
 _LAST_LINE = re.compile(
     r"demo: orders=60 charged=60 lost=0 duplicated=0 resent=(\d+) dead_lettered=(\d+) replayed=(\d+) ok"
 )
+_ADMIN = re.compile(r"admin: (?P<url>\S+)  user: (?P<user>\S+)  password: (?P<password>\S+)\n")
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.postgres]
 
 
-def test_demo_charges_every_order_once_while_plain_celery_does_not(tmp_path):
-    """The first thing a newcomer runs would disprove what README promises."""
+@pytest.fixture
+def directory():
+    """Where the demo puts its files; unlike pytest's own, the user whom root lets run PostgreSQL may enter it."""
     servers.require_embedded()
+    with tempfile.TemporaryDirectory(prefix="safeguards-test-demo-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
-    with _started(tmp_path, "--orders", "60", "--seed", "7") as demo:
+
+@pytest.fixture
+def nobody_left():
+    """Whoever the demo leaves behind becomes a child of this process (Linux)."""
+    adopt_orphans()
+    before = set(living_children(os.getpid()))
+    return lambda: set(living_children(os.getpid())) - before == set()
+
+
+def test_demo_charges_every_order_once_while_plain_celery_does_not(directory):
+    """The first thing a newcomer runs would disprove what README promises."""
+    with _started(directory, "--orders", "60", "--seed", "7") as demo:
         output, _ = demo.communicate(timeout=120)
     last_line = output.splitlines()[-1]
     counts = _LAST_LINE.fullmatch(last_line)
@@ -35,21 +58,43 @@ def test_demo_charges_every_order_once_while_plain_celery_does_not(tmp_path):
     assert plain_doubled > 0
 
 
-def test_interrupted_demo_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize("moment", ["two shops are open", "kill pool children"])
+def test_interrupted_demo_leaves_nothing_behind(directory, nobody_left, moment):
     """Ctrl-C in the middle of the demo would leave workers, servers and files on the user's machine."""
-    servers.require_embedded()
-    # Whoever the demo leaves behind becomes a child of this process (Linux).
-    adopt_orphans()
-    before = set(living_children(os.getpid()))
-
-    with _started(tmp_path, "--orders", "60", "--seed", "7") as demo:
-        next(line for line in demo.stdout if "kill pool children" in line)
+    with _started(directory, "--orders", "60", "--seed", "7") as demo:
+        next(line for line in demo.stdout if moment in line)
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=60)
 
     assert demo.returncode == 130, rest
-    assert set(living_children(os.getpid())) - before == set()
-    assert list(tmp_path.iterdir()) == []
+    assert nobody_left()
+    assert list(directory.iterdir()) == []
+
+
+def test_served_admin_lets_its_reader_in_and_goes_without_a_trace(directory, nobody_left):
+    """Who wants to look at a dead letter would find no server, no way in, or a server that stays."""
+    with _started(directory, "--orders", "60", "--seed", "7", "--serve") as demo:
+        output = []
+        try:
+            admin = next(found for line in demo.stdout if output.append(line) or (found := _ADMIN.fullmatch(line)))
+            with requests.Session() as reader:
+                before = reader.get(admin["url"], timeout=10)
+                form = {"username": admin["user"], "password": admin["password"], "next": "/admin/shop/order/"}
+                form["csrfmiddlewaretoken"] = reader.cookies["csrftoken"]
+                after = reader.post(before.url, form, timeout=10)
+        finally:
+            demo.send_signal(signal.SIGINT)
+            rest, _ = demo.communicate(timeout=60)
+
+    verdicts = [line for line in output if line.startswith("demo: ")]
+    assert [True] == [line.endswith(" ok\n") for line in verdicts], output
+    assert (200, 200) == (before.status_code, after.status_code)
+    assert "Log in" in before.text
+    assert "Select order to view" in after.text
+    assert "A060" in after.text
+    assert demo.returncode == 0, rest
+    assert nobody_left()
+    assert list(directory.iterdir()) == []
 
 
 def _started(directory, *options):

@@ -1,25 +1,29 @@
 """
-One of the two shops that the demo breaks: its own broker, gateway, ledger and workers, and what the shop does itself.
+One of the two shops that the demo breaks: its own broker, gateway, database and workers, and what the shop does itself.
 
-The guarded shop can ask what became of an order: its payment's record. So it sends again, under the same key, every
-order without a record, or not done, after a stated wait. The plain shop has nothing to ask: an order without an answer
-may be lost or charged, and so it is not sent again.
+The guarded shop can ask what became of an order. So it sends again, under the same keys, every order that is not
+finished after a stated wait. The plain shop cannot: an order without an answer may be lost or charged, and so it is
+not sent again.
 """
 
 import contextlib
 import itertools
 import json
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 
 import kombu.exceptions
 import redis
+from django.db.models import Sum
 
-from celery_safeguards.ledger.record import State
 from celery_safeguards.wiring import Wiring
-from example_project import demo_plain, shop
-from example_project.demo_processes import DemoFailed, Worker, gateway_server, valkey_server, wait_until
+from example_project.config.celery import app as shop_app
+from example_project.demo import plain, plain_tasks
+from example_project.demo.processes import DemoFailed, Worker, wait_until
+from example_project.demo.servers import gateway_server, valkey_server
+from example_project.shop import checkout, tasks
+from example_project.shop.models import Customer, Order, Shipment
 
 RESEND_AFTER_SECONDS = 12.0
 WORKERS = 2
@@ -43,36 +47,43 @@ class Side:
 
     Args:
         title: how the report calls it.
-        module: with its `app` and its task `charge`.
+        app: its Celery app.
+        module: where a worker finds that.
+        charge: the task that charges an order.
+        alias: of its database in this process.
+        database_url: of the same, for its workers.
         directory: for logs, notes and data.
 
     """
 
-    def __init__(self, title, module, directory):
+    def __init__(self, title, *, app, module, charge, alias, database_url, directory):
         self.title = title
         self.fired = Counter()
         self.resent = 0
         self.replayed = 0
         self.broker = None
         self.gateway = None
+        self._app = app
         self._module = module
+        self._charge = charge
+        self._alias = alias
+        self._database_url = database_url
         self._directory = directory
         self._workers = []
         self._log_paths = []
         self._started = contextlib.ExitStack()
-        self._published = {}
-        self._message_ids = defaultdict(list)
         self._numbers = itertools.count(1)
         self._quiet_polls = 0
         self._stop_seconds = 0.0
 
     def __enter__(self):
+        (self._directory / "valkey").mkdir(parents=True)
         with contextlib.ExitStack() as started:
             self.broker = started.enter_context(valkey_server(self._directory / "valkey"))
             self.gateway = started.enter_context(gateway_server(self._directory))
-            self._module.app.conf.broker_url = self.broker.url
+            self._app.conf.broker_url = self.broker.url
             # Under every worker: these are ended first, each of them, also where ending one fails.
-            started.enter_context(self._module.app)
+            started.enter_context(self._app)
             started.callback(self._stop_workers)
             self._started = started.pop_all()
         return self
@@ -85,15 +96,14 @@ class Side:
     # --- what the shop does
 
     def publish(self, order):
-        """Send an order to be charged; one that the broker did not take is not lost: it has no record."""
-        self._published[order] = time.monotonic()
+        """Place an order and publish its tasks; the second time, publish them once more."""
+        # An order that the broker did not take is not lost: its row is there.
         with contextlib.suppress(kombu.exceptions.OperationalError, redis.ConnectionError):
-            sent = self._module.charge.apply_async(kwargs={"order_id": order.id, "amount": order.amount})
-            self._message_ids[order].append(sent.id)
+            self._publish(order)
 
     def publish_bad(self, payload):
         """Send a payload by the task's name, as a producer does that does not share our code."""
-        self._module.app.send_task(self._module.charge.name, kwargs=payload)
+        self._app.send_task(self._charge.name, kwargs=payload)
 
     def send_again(self):
         """Send orders again that may be lost."""
@@ -104,7 +114,7 @@ class Side:
 
     def is_quiet(self):
         """Whether the broker holds no message, seen several times in a row: a message in a worker's hands counts."""
-        queue = self._module.app.conf.task_default_queue
+        queue = self._app.conf.task_default_queue
         # A message is unseen for an instant when a worker has taken it off the list and not noted it yet.
         is_empty = not self.broker.llen(queue) and not self.broker.hlen("unacked")
         self._quiet_polls = self._quiet_polls + 1 if is_empty else 0
@@ -112,19 +122,26 @@ class Side:
 
     def what_is_left(self):
         """Say what keeps this shop from being settled."""
-        queue = self._module.app.conf.task_default_queue
+        queue = self._app.conf.task_default_queue
         return f"{self.title}: {self.broker.llen(queue)} messages queued, {self.broker.hlen('unacked')} in hand"
 
     # --- its workers
 
     def start_worker(self):
         """Start one more worker, and return it at once."""
-        name = f"{self._module.app.main}-{next(self._numbers)}"
-        told = {shop.BROKER_URL: self.broker.url, shop.GATEWAY_URL: self.gateway.base_url}
-        worker = Worker(self._module.__name__, name, self._directory, told)
+        name = f"{self._app.main}-{next(self._numbers)}"
+        worker = Worker(self._module, name, self._directory, self.environment())
         self._workers.append(worker)
         self._log_paths.append(worker.log_path)
         return worker
+
+    def environment(self):
+        """Return what tells a process of the project which shop is its own."""
+        return {
+            "SHOP_BROKER_URL": self.broker.url,
+            "SHOP_DATABASE_URL": self._database_url,
+            "SHOP_GATEWAY_URL": self.gateway.base_url,
+        }
 
     def wait_workers_ready(self):
         """Wait until all workers consume."""
@@ -163,17 +180,25 @@ class Side:
     # --- what it did
 
     def lose_from_queue(self, orders):
-        """Take the messages of these orders off the queue for good; return how many orders that were."""
-        queue, lost = self._module.app.conf.task_default_queue, 0
-        ids = {message_id for order in orders for message_id in self._message_ids[order]}
+        """Take the charges of these orders off the queue for good; return how many messages that were."""
+        queue, lost = self._app.conf.task_default_queue, 0
         for text in self.broker.lrange(queue, 0, -1):
-            if json.loads(text)["headers"]["id"] in ids:
+            headers = json.loads(text)["headers"]
+            if headers["task"] == self._charge.name and any(repr(each.id) in headers["kwargsrepr"] for each in orders):
                 lost += self.broker.lrem(queue, 1, text)
         return lost
 
     def charges(self):
         """Return how often each order was charged, from the gateway's ledger."""
         return Counter(charge["order_id"] for charge in self.gateway.ledger())
+
+    def shipped(self):
+        """Return the ids of the orders that have a parcel."""
+        return frozenset(Shipment.objects.using(self._alias).values_list("order_id", flat=True))
+
+    def points(self):
+        """Return how many points all customers have."""
+        return Customer.objects.using(self._alias).aggregate(Sum("points"))["points__sum"] or 0
 
     def log(self):
         """Return all that its workers wrote."""
@@ -194,49 +219,66 @@ class Side:
 class PlainSide(Side):
     """The shop without safeguards."""
 
-    def __init__(self, directory):
-        super().__init__("plain Celery", demo_plain, directory)
+    def __init__(self, directory, database_url):
+        super().__init__(
+            "plain Celery",
+            app=plain.app,
+            module=plain.__name__,
+            charge=plain_tasks.charge,
+            alias="plain",
+            database_url=database_url,
+            directory=directory,
+        )
+
+    def _publish(self, order):
+        customer, _ = Customer.objects.using(self._alias).get_or_create(email=order.email)
+        given = {"customer": customer, "amount_cents": order.amount}
+        Order.objects.using(self._alias).get_or_create(pk=order.id, defaults=given)
+        plain_tasks.send(order.id, order.amount)
 
 
 class GuardedSide(Side):
     """The shop with safeguards."""
 
-    def __init__(self, directory):
-        super().__init__("with safeguards", shop, directory)
+    def __init__(self, directory, database_url):
+        super().__init__(
+            "with safeguards",
+            app=shop_app,
+            module="example_project.config",
+            charge=tasks.charge,
+            alias="default",
+            database_url=database_url,
+            directory=directory,
+        )
+        self._placed = set()
 
     def __enter__(self):
         super().__enter__()
         # A store that is new to its workers may also be one that was wiped: they would wait for one lease.
-        Wiring.of(shop.app).admission.declare_new()
+        Wiring.of(shop_app).admission.declare_new()
         return self
 
     def send_again(self):
-        """Send every order again that has no record, or is not done, `RESEND_AFTER_SECONDS` after it was sent."""
-        overdue = time.monotonic() - RESEND_AFTER_SECONDS
-        for order in [order for order, at in self._published.items() if at < overdue]:
-            if self._state(order) not in {State.DONE, State.DEAD, State.QUARANTINED}:
-                self.publish(order)
-                self.resent += 1
+        """Send every order again that is not finished `RESEND_AFTER_SECONDS` after it was sent."""
+        self.resent += len(checkout.send_again(RESEND_AFTER_SECONDS))
 
     def is_settled(self):
-        """Whether every order is paid or lies in a letter, and no message is under way."""
-        ended = {State.DONE, State.DEAD, State.QUARANTINED}
-        return all(self._state(order) in ended for order in self._published) and self.is_quiet()
+        """Whether every order is finished or lies in a letter, and no message is under way."""
+        return self.is_quiet() and all(checkout.awaits_person(order) for order in self.unfinished())
 
     def what_is_left(self):
         """Say what keeps this shop from being settled."""
-        states = {order.id: self._state(order) for order in self.unpaid()}
-        return f"{super().what_is_left()}, not paid: {states}"
+        return f"{super().what_is_left()}, not finished: {[(order.id, order.status) for order in self.unfinished()]}"
 
-    def unpaid(self):
-        """Return the orders whose record does not say that they are paid."""
-        return [order for order in self._published if self._state(order) is not State.DONE]
+    def unfinished(self):
+        """Return the orders that something is still to be done for."""
+        return list(Order.objects.unfinished())
 
     def letters(self):
         """Return every dead letter."""
         found, before = [], None
         while True:
-            page = Wiring.of(shop.app).letters.list(before=before)
+            page = Wiring.of(shop_app).letters.list(before=before)
             if page.unreadable:
                 raise DemoFailed(f"letters that cannot be read: {page.unreadable}")
             found += page.letters
@@ -246,8 +288,10 @@ class GuardedSide(Side):
 
     def discard(self, letter, reason):
         """Give up a dead letter."""
-        Wiring.of(shop.app).letters.discard(letter.id, "demo", reason)
+        Wiring.of(shop_app).letters.discard(letter.id, "demo", reason)
 
-    def _state(self, order):
-        record = shop.payment(order.id, order.amount)
-        return record.state if record else None
+    def _publish(self, order):
+        placed = checkout.place_order(order.id, order.email, order.amount)
+        if order.id in self._placed:
+            checkout.send(placed)
+        self._placed.add(order.id)

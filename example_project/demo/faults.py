@@ -15,10 +15,10 @@ import signal
 import time
 from pathlib import Path
 
-from example_project.demo_plan import CUTS, Fate
-from example_project.demo_processes import wait_until
+from example_project.demo.plan import CUTS, Fate
+from example_project.demo.processes import wait_until
+from example_project.demo.settings import SHOP_GATEWAY_TIMEOUT_SECONDS as GATEWAY_TIMEOUT_SECONDS
 from example_project.gateway_till import AFTER, BEFORE
-from example_project.shop import GATEWAY_TIMEOUT_SECONDS
 
 OUTAGE_SECONDS = 2.0
 SLOW_SECONDS = GATEWAY_TIMEOUT_SECONDS + 0.3

@@ -1,5 +1,5 @@
 """
-What the demo adds to its workers: notes that say which process has which order, so that it kills the right one.
+What the demo adds to its workers: notes that say which process charges which order, so that it kills the right one.
 
 Loaded by `celery worker --include`. Each note is a file, complete from the moment it is seen.
 """
@@ -27,7 +27,7 @@ def _on_ready(**_):
 
 
 @signals.task_prerun.connect
-def _on_start(kwargs=None, **_):
+def _on_start(sender=None, kwargs=None, **_):
     order_id = (kwargs or {}).get("order_id")
-    if order_id:
+    if order_id and sender.name.endswith(".charge"):
         write_note(f"order-{order_id}", f"{os.getpid()} {os.getppid()} {time.time()}")

@@ -1,0 +1,29 @@
+"""A database of the project, from its URL."""
+
+from urllib.parse import unquote, urlsplit
+
+
+def database(url):
+    """
+    Return Django's settings of the database at a URL.
+
+    Raises:
+        ValueError: it is neither `sqlite:///` nor `postgresql://`.
+
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        # One writer at a time, who says so at once: web process, worker and safeguards write to one file.
+        pragmas = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+        options = {"init_command": pragmas, "transaction_mode": "IMMEDIATE"}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path.removeprefix("/"), "OPTIONS": options}
+    if parts.scheme != "postgresql":
+        raise ValueError(f"{parts.scheme!r}: give sqlite:///path or postgresql://user:password@host:port/name")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.removeprefix("/"),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+    }

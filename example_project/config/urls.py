@@ -1,0 +1,6 @@
+"""Where what is."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [path("admin/", admin.site.urls), path("", include("example_project.shop.urls"))]

@@ -1,0 +1,1 @@
+"""Breaks the shop, and counts what became of the money."""

@@ -1,0 +1,12 @@
+"""
+The same shop without safeguards, with everything that Celery itself offers for it.
+
+Late acknowledgement, requeueing when a child dies, automatic retry with backoff: the settings that are recommended
+when "no payment may be lost". It has the same rows and constraints, and the demo breaks both shops in the same way.
+"""
+
+from celery import Celery
+
+app = Celery("plain", set_as_current=False, include=["example_project.demo.plain_tasks"])
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.task_default_queue = "plain"

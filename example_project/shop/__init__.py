@@ -1,0 +1,1 @@
+"""Orders, their payments and their parcels."""
