@@ -138,14 +138,15 @@ def _given(app: Any) -> dict[str, Any]:
     """Return our settings: `safeguards_x`, or `CELERY_SAFEGUARDS_X` under Celery's namespace, as Django has them."""
     long = f"{app.namespace}_{PREFIX}".upper() if app.namespace else None
     by_long, by_short = {}, {}
-    for name, value in app.conf.items():
-        if not isinstance(name, str) or value is None:
+    # By name, not `items()`: Django's settings, while a test overrides one, list names that they do not give.
+    for name in app.conf:
+        if not isinstance(name, str):
             continue
         if name.startswith(PREFIX):
-            by_short[name.removeprefix(PREFIX)] = value
+            by_short[name.removeprefix(PREFIX)] = app.conf[name]
         elif long is not None and name.startswith(long):
-            by_long[name.removeprefix(long).lower()] = value
-    return {**by_long, **by_short}
+            by_long[name.removeprefix(long).lower()] = app.conf[name]
+    return {name: value for given in (by_long, by_short) for name, value in given.items() if value is not None}
 
 
 def _broker_if_redis(app: Any) -> str | None:
