@@ -59,7 +59,7 @@ STATIC_URL = "static/"
 
 DATABASES = {"default": database(os.environ.get("SHOP_DATABASE_URL", f"sqlite:///{_PROJECT}/shop.sqlite3"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-USE_TZ = True
+TIME_ZONE = "UTC"
 
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 DEFAULT_FROM_EMAIL = "shop@example.com"

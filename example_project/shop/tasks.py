@@ -27,6 +27,9 @@ from example_project.shop.payments import VERIFY_AFTER_SECONDS, check_amount, fi
 # The gateway and this database are two systems: no constraint spans both, so whoever decides by one and writes to the
 # other has the order to itself meanwhile.
 ORDER_LOCK = EntityLock("order:{order_id}", lease_seconds=settings.CELERY_SAFEGUARDS_LEASE_SECONDS)
+RETRY = RetryPolicy(
+    attempts=4, base_seconds=settings.SHOP_RETRY_BASE_SECONDS, factor=2, cap_seconds=settings.SHOP_RETRY_CAP_SECONDS
+)
 
 
 @shared_task(
@@ -37,12 +40,7 @@ ORDER_LOCK = EntityLock("order:{order_id}", lease_seconds=settings.CELERY_SAFEGU
             "payment:{order_id}", on_unknown=Verify(find_payment, after_seconds=VERIFY_AFTER_SECONDS)
         ),
         lock=ORDER_LOCK,
-        retry=RetryPolicy(
-            attempts=4,
-            base_seconds=settings.SHOP_RETRY_BASE_SECONDS,
-            factor=2,
-            cap_seconds=settings.SHOP_RETRY_CAP_SECONDS,
-        ),
+        retry=RETRY,
         ensure=is_paid,
     ),
 )
@@ -58,7 +56,7 @@ def charge(self, order_id, amount):
 
 @shared_task(
     base=SafeTask,
-    safeguards=Safeguards(idempotent=Idempotent("payment-record:{order_id}", on_unknown="rerun")),
+    safeguards=Safeguards(idempotent=Idempotent("payment-record:{order_id}", on_unknown="rerun"), retry=RETRY),
 )
 def record_payment(receipt, order_id):
     """Record a charge beside its order: in a task of its own, which also runs if `Verify` has found the charge."""
@@ -69,7 +67,7 @@ def record_payment(receipt, order_id):
 @shared_task(
     base=SafeTask,
     bind=True,
-    safeguards=Safeguards(idempotent=Idempotent("receipt:{order_id}", on_unknown="rerun")),
+    safeguards=Safeguards(idempotent=Idempotent("receipt:{order_id}", on_unknown="rerun"), retry=RETRY),
 )
 def send_receipt(self, order_id):
     """Mail the customer what was paid, if anything was."""
@@ -85,7 +83,7 @@ def send_receipt(self, order_id):
 
 @shared_task(
     base=SafeTask,
-    safeguards=Safeguards(idempotent=Idempotent("shipment:{order_id}", on_unknown="rerun")),
+    safeguards=Safeguards(idempotent=Idempotent("shipment:{order_id}", on_unknown="rerun"), retry=RETRY),
 )
 def ship(order_id):
     """Have a paid order sent, and return its parcel's number."""
@@ -93,7 +91,7 @@ def ship(order_id):
     return str(shipment.parcel) if shipment else None
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, lock=ORDER_LOCK))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, lock=ORDER_LOCK, retry=RETRY))
 def cancel(order_id):
     """Cancel an order that was not charged, and return whether it is cancelled."""
     if gateway().charges(order_id):
@@ -101,7 +99,7 @@ def cancel(order_id):
     return Order.objects.move(order_id, Status.PLACED, Status.CANCELLED)
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, retry=RETRY))
 def reindex(order_id):
     """Let an order be found by what it is now."""
     with transaction.atomic():
