@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import celery_safeguards
+from celery_safeguards.conf import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +97,18 @@ def test_every_promise_in_the_readme_names_a_test_that_exists():
 
     assert len(named) > 5
     assert [] == [path for path in named if not (ROOT / path).is_file()]
+
+
+def test_readme_names_every_setting_with_its_default():
+    """A setting that nobody can find, or whose default was changed since, would be set by guess."""
+    rows = re.findall(rf"^\| `{PREFIX}(\w+)` \| ([^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told = {name: default.strip().strip("`").replace(",", "") for name, default in rows}
+    numbers = {each.name: f"{each.default:g}" for each in fields(Settings) if isinstance(each.default, float)}
+    whole = {each.name: str(each.default) for each in fields(Settings) if isinstance(each.default, int)}
+    expected = {**numbers, **whole, "namespace": '"default"', "spool_directory": "unset"}
+
+    assert {each.name for each in fields(Settings)} == set(told)
+    assert expected == {name: told[name] for name in expected}
 
 
 def test_every_public_name_is_documented():
