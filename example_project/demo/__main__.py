@@ -63,11 +63,15 @@ def _play(options, directory):
             plain, guarded = demo.run()
             reasons = objections(plan, plain, guarded)
             report = ["", *table(plan, plain, guarded), "", verdict(guarded, options.orders, reasons)]
-            if options.serve and not reasons:
+            is_served = options.serve and not reasons
+            if is_served:
                 print(*report, sep="\n", flush=True)
                 serve(demo)
-                return 0
-            demo.say("stop the workers, both gateways, both brokers and the database server")
+            else:
+                demo.say("stop the workers, both gateways, both brokers and the database server")
+    if is_served:
+        print("everything that was started has been stopped", flush=True)
+        return 0
     if reasons:
         _show_logs(directory)
     print(*report, sep="\n", flush=True)

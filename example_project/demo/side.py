@@ -74,7 +74,7 @@ class Side:
         self._started = contextlib.ExitStack()
         self._numbers = itertools.count(1)
         self._quiet_polls = 0
-        self._stop_seconds = 0.0
+        self.stop_seconds = _STOP_SECONDS
 
     def __enter__(self):
         (self._directory / "valkey").mkdir(parents=True)
@@ -90,7 +90,8 @@ class Side:
 
     def __exit__(self, *error):
         # Whoever interrupts the demo does not want to wait for what its workers still do.
-        self._stop_seconds = 0.0 if error[0] else _STOP_SECONDS
+        if error[0]:
+            self.stop_seconds = 0.0
         return self._started.__exit__(*error)
 
     # --- what the shop does
@@ -209,7 +210,7 @@ class Side:
         return {path.stem: path.read_text(errors="replace") for path in self._log_paths}
 
     def _stop_workers(self):
-        ends = time.monotonic() + self._stop_seconds
+        ends = time.monotonic() + self.stop_seconds
         with contextlib.ExitStack() as all_of_them:
             for worker in self._workers:
                 all_of_them.callback(worker.stop, ends)

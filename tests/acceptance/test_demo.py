@@ -76,7 +76,12 @@ def test_served_admin_lets_its_reader_in_and_goes_without_a_trace(directory, nob
     with _started(directory, "--orders", "60", "--seed", "7", "--serve") as demo:
         output = []
         try:
-            admin = next(found for line in demo.stdout if output.append(line) or (found := _ADMIN.fullmatch(line)))
+            for line in demo.stdout:
+                output.append(line)
+                if admin := _ADMIN.fullmatch(line):
+                    break
+            else:
+                pytest.fail("".join(output))
             with requests.Session() as reader:
                 before = reader.get(admin["url"], timeout=10)
                 form = {"username": admin["user"], "password": admin["password"], "next": "/admin/shop/order/"}
