@@ -177,7 +177,7 @@ class AtomicRun(KeyedRun):
         return seen
 
     def _body(self) -> Any:
-        with kept(self._delivery.task.app, self._gate.transaction.keep):
+        with kept(self._delivery.task.app, self._gate.records.alias, self._gate.transaction.keep):
             return super()._body()
 
     def _written(self, ending: Ending) -> Record:

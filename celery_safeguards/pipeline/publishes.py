@@ -11,6 +11,7 @@ Not covered, and sent at once: publishes by another app, by kombu alone, and fro
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from celery.app.amqp import task_message
@@ -19,18 +20,33 @@ from kombu.utils.json import dumps, loads
 
 _JSON = "application/json"
 _HOOKED = "sg_hooked"
-_KEEPING: ContextVar[tuple[Any, Callable[[str], None]] | None] = ContextVar("sg_keeping", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    app: Any
+    alias: str
+    keep: Callable[[str], None]
+
+
+_KEEPING: ContextVar[_Keeping | None] = ContextVar("sg_keeping", default=None)
 
 
 @contextmanager
-def kept(app: Any, keep: Callable[[str], None]) -> Iterator[None]:
-    """Give what is published inside to `keep`, as text, in place of the broker."""
+def kept(app: Any, alias: str, keep: Callable[[str], None]) -> Iterator[None]:
+    """Give what is published inside to `keep`, as text, in place of the broker; `alias`: of its transaction."""
     _hook(app)
-    token = _KEEPING.set((app, keep))
+    token = _KEEPING.set(_Keeping(app, alias, keep))
     try:
         yield
     finally:
         _KEEPING.reset(token)
+
+
+def is_kept(app: Any, alias: str) -> bool:
+    """Whether what an app publishes here is kept for the COMMIT on this database."""
+    keeping = _KEEPING.get()
+    return keeping is not None and keeping.app is app and keeping.alias == alias
 
 
 def send_kept(app: Any, messages: Sequence[str]) -> None:
@@ -55,9 +71,9 @@ def _hook(app: Any) -> None:
 
     def send_or_keep(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:
         keeping = _KEEPING.get()
-        if keeping is None or keeping[0] is not app:
+        if keeping is None or keeping.app is not app:
             return send(producer, name, message, *args, **options)
-        return keeping[1](_text_of(app, name, message, options))
+        return keeping.keep(_text_of(app, name, message, options))
 
     # Two threads that are first at once hook twice: the outer one keeps, and the inner one sees nothing.
     setattr(send_or_keep, _HOOKED, True)

@@ -88,17 +88,19 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
     return [_message(Warning, "SG211", f"database {alias!r} keeps the records and lacks the migrations {names}", hint)]
 
 
-def check_tasks(**_: Any) -> list[CheckMessage]:
-    """Import the project's tasks, and say what a worker would say of them when it starts."""
+def check_tasks(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Import the project's tasks, and say what a worker would say of them when it starts; see `--database` for all."""
     app = made_app()
     if app is None:
         return []
     # Not in every process that has checks: it loads a worker's parts.
-    from celery_safeguards.worker.steps import worker_findings  # noqa: PLC0415
+    from celery_safeguards.worker.steps import unbounded_transactions, worker_findings  # noqa: PLC0415
 
     app.loader.import_default_modules()
     try:
         findings = worker_findings(app)
+        if _alias_in_use() in (databases or ()):
+            findings += unbounded_transactions(app)
     except ConfigurationError:
         # SG201 says it.
         return []

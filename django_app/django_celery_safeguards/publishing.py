@@ -6,7 +6,7 @@ Publishing after COMMIT: what a rollback takes back is never sent.
 Everything that the caller can get wrong is told at t0: a hook that runs after COMMIT has nobody to tell it to. A broker
 that refuses at t2 does not keep later hooks from running, as an exception there would (Django 5.2,
 `run_and_clear_commit_hooks`): the message becomes a dead letter, and the log says so. A process that dies between t1
-and t2 publishes nothing.
+and t2 publishes nothing, but for an atomic task's body (`celery_safeguards.pipeline.publishes`).
 """
 
 import logging
@@ -18,6 +18,7 @@ from django.db import transaction
 from kombu.serialization import dumps, loads
 
 from celery_safeguards.errors import DeadLettered
+from celery_safeguards.pipeline.publishes import is_kept
 from celery_safeguards.pipeline.refusing import Unsent, keep_refused, unsent_messages
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,9 @@ def after_commit(app: Any, what: str, publish: Callable[[], Any], result: Any, u
 
     """
     connection = transaction.get_connection(using)
+    if is_kept(app, connection.alias) and not app.conf.task_always_eager:
+        # An atomic body: its record keeps the message, which then survives a death between COMMIT and publish.
+        return publish()
     if not connection.in_atomic_block:
         answers: list[Any] = []
         connection.on_commit(lambda: answers.append(publish()))

@@ -2,6 +2,14 @@
 
 from urllib.parse import unquote, urlsplit
 
+# A worker that is gone, or hangs, must not keep its transaction open, and with it the key that it works on.
+_BOUNDS = {
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": 30,
+    "tcp_keepalives_interval": 10,
+    "tcp_keepalives_count": 3,
+}
+
 
 def database(url):
     """
@@ -26,4 +34,5 @@ def database(url):
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or ""),
+        "OPTIONS": {"options": " ".join(f"-c {name}={value}" for name, value in _BOUNDS.items())},
     }

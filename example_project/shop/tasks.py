@@ -5,9 +5,9 @@ The steps of an order are a chain (see `checkout`), each under a key of its own:
 and what follows it comes as if it had run. Which declaration a task needs depends on where its effect is:
 
     charge           at a gateway that can be asked      Verify: ask it before anything runs again
-    record_payment   in this database                    rerun: the unique row and its transaction make it one
+    record_payment   in this database                    atomic: the record is committed with the payment
     send_receipt     at a mail server, cannot be asked   rerun: twice with one Message-ID is better than never
-    ship             in this database                    rerun: the conditional UPDATE lets one through
+    ship             in this database                    atomic: the record is committed with the shipment
     cancel           in this database, asks the gateway  repeatable, under the order's lock
     reindex          computed from the order             repeatable: it writes what is so now
     ping             a counter that may be wrong         at_most_once: late or doubled it is worth less than lost
@@ -20,7 +20,8 @@ from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import transaction
 
-from celery_safeguards import EntityLock, Idempotent, RetryPolicy, Safeguards, SafeTask, Verify
+from celery_safeguards import EntityLock, Idempotent, RetryPolicy, Safeguards, Verify
+from django_celery_safeguards import SafeTask
 from example_project.shop.models import Order, Payment, SearchEntry, Shipment, Status
 from example_project.shop.payments import VERIFY_AFTER_SECONDS, check_amount, find_payment, gateway, is_paid
 
@@ -56,7 +57,7 @@ def charge(self, order_id, amount):
 
 @shared_task(
     base=SafeTask,
-    safeguards=Safeguards(idempotent=Idempotent("payment-record:{order_id}", on_unknown="rerun"), retry=RETRY),
+    safeguards=Safeguards(idempotent=Idempotent("payment-record:{order_id}", atomic="default"), retry=RETRY),
 )
 def record_payment(receipt, order_id):
     """Record a charge beside its order: in a task of its own, which also runs if `Verify` has found the charge."""
@@ -83,7 +84,7 @@ def send_receipt(self, order_id):
 
 @shared_task(
     base=SafeTask,
-    safeguards=Safeguards(idempotent=Idempotent("shipment:{order_id}", on_unknown="rerun"), retry=RETRY),
+    safeguards=Safeguards(idempotent=Idempotent("shipment:{order_id}", atomic="default"), retry=RETRY),
 )
 def ship(order_id):
     """Have a paid order sent, and return its parcel's number."""

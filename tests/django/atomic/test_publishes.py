@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_safeguards import Safeguards
 from celery_safeguards.ledger.record import State
 from celery_safeguards.pipeline import continuing
+from django_celery_safeguards import SafeTask, publish_on_commit
 from tests.support.bench import Killed
 
 
@@ -92,6 +93,30 @@ def test_child_of_a_savepoint_that_was_rolled_back_is_not_sent(bench, child):
     bench.drain()
 
     assert ["before", "after"] == child.got
+
+
+def test_what_is_published_on_commit_is_kept_as_well(bench, killed_before_it_sends):
+    """A hook after the COMMIT dies with its process."""
+    got = []
+
+    @bench.app.task(base=SafeTask, shared=False, safeguards=Safeguards(repeatable=True))
+    def child(number):
+        got.append(number)
+
+    def body(self, number):
+        assert child.apply_async_on_commit((1,), using=bench.alias).id
+        publish_on_commit(child.s(2), using=bench.alias)
+        with transaction.atomic(using=bench.alias):
+            child.apply_async_on_commit((3,), using=bench.alias)
+            transaction.set_rollback(True, using=bench.alias)
+
+    bench.atomic(body).delay(7)
+    bench.deliver()
+    assert 1 == bench.waiting()
+
+    bench.drain()
+
+    assert [1, 2] == got
 
 
 def test_the_result_of_a_publish_knows_its_task(bench, child):
