@@ -40,7 +40,7 @@ def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_j
         complain(str(error))
         ctx.exit(Exit.REFUSED)
     now_us = admission.view().now_us
-    records = [_plain(record, now_us) for record in found]
+    records = [shown(record, now_us) for record in found]
     if as_json:
         print_json({"key": key, "scopes": scopes, "records": records})
     else:
@@ -60,7 +60,7 @@ def _scopes(app: Any, task: str | None) -> list[str]:
     return [plans[task].record_key("").scope if task in plans else task]
 
 
-def _plain(record: Record, now_us: int) -> dict[str, Any]:
+def shown(record: Record, now_us: int) -> dict[str, Any]:
     """Return what helps to understand a record; the result itself is left out, it may be large or a secret."""
     running = record.state is State.IN_PROGRESS
     due_us = record.not_before_us if record.state is State.RETRY_DUE else 0
@@ -85,4 +85,5 @@ def _plain(record: Record, now_us: int) -> dict[str, Any]:
         "failure": dict(record.failure),
         "fingerprint": record.fingerprint,
         "result_form": record.result_form.value if record.state is State.DONE else None,
+        "unsent_publishes": len(record.publishes) or None,
     }

@@ -162,7 +162,9 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         if record.state is not State.DONE:
             return "none yet"
         sent = presenting.lines(record.continued_by)
-        return presenting.pairs([("result", record.result_form.value.replace("_", " ")), ("followed up for", sent)])
+        unsent = [("published, not known to be sent", f"{len(record.publishes)} messages")] if record.publishes else []
+        result = record.result_form.value.replace("_", " ")
+        return presenting.pairs([("result", result), ("followed up for", sent), *unsent])
 
     @admin.display(description="steps")
     def steps(self, obj: Any) -> SafeString | str:

@@ -10,6 +10,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from celery_safeguards import Safeguards
+from celery_safeguards.cli.keys import shown
 from celery_safeguards.ledger.record import State
 from celery_safeguards.pipeline import continuing
 from django_celery_safeguards import SafeTask, publish_on_commit
@@ -263,6 +264,7 @@ def test_children_that_a_killed_worker_has_not_sent_are_sent_by_its_redelivery(b
     task.delay(7)
     bench.deliver()
     assert (State.DONE, [], [7]) == (bench.record(task, 7).state, child.got, bench.effects())
+    assert 1 == shown(bench.record(task, 7), 0)["unsent_publishes"]
 
     bench.drain()
 
