@@ -51,6 +51,8 @@ def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str,
     try:
         return _run(delivery, lock)
     finally:
+        # A time limit's exception may come between any two lines: the next task would find the transaction open.
+        _gate_of(delivery).transaction.roll_back()
         if lock is not None:
             lock.give_up()
 

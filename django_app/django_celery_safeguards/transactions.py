@@ -121,6 +121,10 @@ class OrmTransaction:
         except Error:
             # Its server is gone: it has rolled back by itself.
             self._close()
+        except BaseException:
+            # A time limit's exception, in the midst of it.
+            self._close()
+            raise
         if self._connection.errors_occurred:
             self._close()
 
@@ -133,6 +137,11 @@ class OrmTransaction:
         return connections[self._alias]
 
     def _begin(self, key: RecordKey) -> Seen | None:
+        if not (self.is_joined or self._connection.get_autocommit()):
+            # Django's block is a savepoint there, and its end no COMMIT.
+            raise ConfigurationError(
+                f"Idempotent(atomic={self._alias!r}): DATABASES[{self._alias!r}] has AUTOCOMMIT off: no COMMIT would come"
+            )
         atomic = transaction.atomic(using=self._alias)
         atomic.__enter__()
         self._atomic = atomic
@@ -146,9 +155,14 @@ class OrmTransaction:
 
     def _close(self) -> None:
         """Close a connection in a state that nobody knows; one that was joined is its caller's."""
-        if not self.is_joined:
-            with contextlib.suppress(Error):
-                self._connection.close()
+        if self.is_joined:
+            return
+        wrapper = self._connection
+        with contextlib.suppress(Error):
+            wrapper.close()
+        if wrapper.in_atomic_block:
+            # Django's exit was interrupted before it had begun: to this wrapper the block would be open for ever.
+            del connections[self._alias]
 
 
 class _RolledBack(Exception):
