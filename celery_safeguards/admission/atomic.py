@@ -22,7 +22,6 @@ A COMMIT whose answer is lost has happened or has not: the record says so, once 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Protocol
 
 from celery_safeguards._store_view import StoreView
@@ -237,7 +236,8 @@ class AtomicGate(Gate):
         claim = {"owner": self.arrival.owner, "fence": max(last.fence + 1, now_us), "lost_us": 0, "rev": last.rev + 1}
         claim["lease_until_us"] = now_us + to_us(self.lease_seconds)
         begun = changed(last, change, now_us).having(**claim)
-        return Hold(self.key, begun, inf, "")
+        # Nothing is leased: a store that is away is waited for as long as if it had just been asked.
+        return Hold(self.key, begun, self._seen_at, "")
 
     def _now_us(self) -> int:
         return self._seen.now_us + to_us(self._clock.monotonic_seconds() - self._seen_at)

@@ -3,6 +3,7 @@ A connection that breaks under an atomic body: the record knows what was committ
 """
 
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -115,6 +116,26 @@ def test_commit_that_nobody_can_tell_of_is_not_acknowledged(bench):
 
     assert ("SUCCESS", [7], 1) == (again.state, bench.effects(), len(starts))
     assert [Outcome.FENCED, Outcome.DEDUPLICATED] == bench.outcomes
+
+
+def test_failure_that_cannot_be_recorded_frees_its_child(bench):
+    """It would wait for the database for ever, and no warm shutdown would end."""
+
+    def fail_without_a_database():
+        bench.line.refuse()
+        bench.line.cut()
+        raise ConnectionError("down")
+
+    task, _ = effect_once(bench, fail_without_a_database)
+    task.delay(7)
+    back = threading.Timer(PATIENCE_SECONDS, bench.line.allow)
+    back.start()
+
+    assert "kept" == bench.deliver().fate
+
+    back.cancel()
+    bench.line.allow()
+    assert (None, []) == (bench.record(task, 7), bench.effects())
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["and then asks", "and then ends"])
