@@ -24,7 +24,7 @@ from celery_safeguards.pipeline.admitting import Admission, Finished
 from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seconds_to_send
 from celery_safeguards.pipeline.counting import CountedStart
 from celery_safeguards.pipeline.delivery import Delivery
-from celery_safeguards.pipeline.failing import NextStep
+from celery_safeguards.pipeline.failing import RETRY_ASKED, NextStep
 from celery_safeguards.pipeline.keyed import KeyedRun
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, take_lock
 from celery_safeguards.pipeline.publishes import kept, send_kept
@@ -179,6 +179,8 @@ class AtomicRun(KeyedRun):
         return seen
 
     def _body(self) -> Any:
+        # Of a start that did not count: this is the same request.
+        setattr(self._delivery.request, RETRY_ASKED, None)
         with kept(self._delivery.task.app, self._gate.records.alias, self._gate.transaction.keep):
             return super()._body()
 
@@ -225,10 +227,9 @@ class AtomicRun(KeyedRun):
 
     def _failed(self, error: Exception) -> NoReturn:
         self._gate.transaction.roll_back()
-        if self._lock is not None:
-            self._lock.give_up()
         if self._start is not None:
             self._start.end()
+        # The lock stays until the delivery ends: where the record has moved, the body is started under it once more.
         super()._failed(error)
 
     def _doubts(self, step: NextStep) -> tuple[bool, bool]:  # noqa: ARG002 - whatever it was, it is rolled back

@@ -81,6 +81,13 @@ def test_other_key_runs_at_the_same_time(bench, delivered_beside):
     assert [7, 8] == bench.effects()
 
 
+def write_late_failure(bench, task):
+    """Write what another delivery does whose attempt has failed, and was rolled back, before this one began."""
+    fields = {"state": State.RETRY_DUE, "attempt": 1, "task_id": "another", "series": ("another",)}
+    late = Change(fields=fields, after_seconds={"not_before_us": 0.0}, retention_seconds=60)
+    assert bench.store.take(task.plan.record_key("op:7"), 0, "another", late).claimed
+
+
 @only_postgres
 def test_record_that_moved_while_the_body_ran_rolls_it_back(bench):
     """An end that was written later would be overwritten by one that knows nothing of it."""
@@ -90,11 +97,7 @@ def test_record_that_moved_while_the_body_ran_rolls_it_back(bench):
         runs.append(number)
         bench.has_effect(len(runs))
         if len(runs) == 1:
-            # What another delivery writes whose own attempt has failed, and was rolled back, before this one began.
-            key, owner = task.plan.record_key("op:7"), "another"
-            fields = {"state": State.RETRY_DUE, "attempt": 1, "task_id": "another", "series": ("another",)}
-            late = Change(fields=fields, after_seconds={"not_before_us": 0.0}, retention_seconds=60)
-            assert bench.store.take(key, 0, owner, late).claimed
+            write_late_failure(bench, task)
         return len(runs)
 
     task = bench.atomic(body)
@@ -176,3 +179,40 @@ def test_lock_that_is_lost_in_the_body_takes_its_effect_along(bench):
 
     assert ("kept", []) == (bench.deliver().fate, bench.effects())
     assert bench.record(task, 7) is None
+
+
+@only_postgres
+def test_body_that_is_started_again_has_its_lock(bench):
+    """Its record has moved while it failed: without the lock two bodies would be at one entity."""
+    owners = []
+
+    def body(self, number):
+        owners.append(bench.locks.read("order:7")[0].owner)
+        if len(owners) == 1:
+            write_late_failure(bench, task)
+            raise ConnectionError("down")
+
+    task = bench.atomic(body, lock=EntityLock("order:{number}"))
+    task.delay(7)
+
+    assert "SUCCESS" == bench.deliver().state
+    assert [owners[0]] * 2 == owners
+    assert "" == bench.locks.read("order:7")[0].owner
+
+
+@only_postgres
+def test_retry_that_an_earlier_start_has_asked_for_is_not_asked_for_by_the_next(bench):
+    """That start does not count: the one that counts has succeeded."""
+    starts = []
+
+    def body(self, number):
+        starts.append(number)
+        bench.has_effect(number)
+        if len(starts) == 1:
+            write_late_failure(bench, task)
+            self.retry(throw=False, countdown=0)
+
+    task = bench.atomic(body)
+    task.delay(7)
+
+    assert ("SUCCESS", [7]) == (bench.deliver().state, bench.effects())
