@@ -11,8 +11,8 @@ Not covered, and sent at once: publishes by another app, by kombu alone, and fro
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from threading import get_ident
+from typing import Any, NamedTuple
 
 from celery.app.amqp import task_message
 from kombu.serialization import dumps as serialize
@@ -20,23 +20,24 @@ from kombu.utils.json import dumps, loads
 
 _JSON = "application/json"
 _HOOKED = "sg_hooked"
+_KEEPING: ContextVar["_Keeping | None"] = ContextVar("sg_keeping", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Keeping:
+class _Keeping(NamedTuple):
+    """Who keeps what is published."""
+
     app: Any
     alias: str
     keep: Callable[[str], None]
-
-
-_KEEPING: ContextVar[_Keeping | None] = ContextVar("sg_keeping", default=None)
+    thread_id: int
+    """A thread may be given its starter's context, but never its connection."""
 
 
 @contextmanager
 def kept(app: Any, alias: str, keep: Callable[[str], None]) -> Iterator[None]:
     """Give what is published inside to `keep`, as text, in place of the broker; `alias`: of its transaction."""
     _hook(app)
-    token = _KEEPING.set(_Keeping(app, alias, keep))
+    token = _KEEPING.set(_Keeping(app, alias, keep, get_ident()))
     try:
         yield
     finally:
@@ -44,9 +45,9 @@ def kept(app: Any, alias: str, keep: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_kept(app: Any, alias: str) -> bool:
-    """Whether what an app publishes here is kept for the COMMIT on this database."""
-    keeping = _KEEPING.get()
-    return keeping is not None and keeping.app is app and keeping.alias == alias
+    """Whether what an app publishes here and now is kept for the COMMIT on this database."""
+    keeping = _keeping(app)
+    return keeping is not None and keeping.alias == alias
 
 
 def send_kept(app: Any, messages: Sequence[str]) -> None:
@@ -64,14 +65,20 @@ def send_kept(app: Any, messages: Sequence[str]) -> None:
             app.amqp.send_task_message(producer, given["name"], message, **given["options"])
 
 
+def _keeping(app: Any) -> _Keeping | None:
+    keeping = _KEEPING.get()
+    is_here = keeping is not None and keeping.app is app and keeping.thread_id == get_ident()
+    return keeping if is_here else None
+
+
 def _hook(app: Any) -> None:
     send = app.amqp.send_task_message
     if hasattr(send, _HOOKED):
         return
 
     def send_or_keep(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:
-        keeping = _KEEPING.get()
-        if keeping is None or keeping.app is not app:
+        keeping = _keeping(app)
+        if keeping is None:
             return send(producer, name, message, *args, **options)
         return keeping.keep(_text_of(app, name, message, options))
 

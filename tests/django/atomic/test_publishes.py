@@ -2,6 +2,9 @@
 What an atomic body publishes: sent after its COMMIT, all of it, or none of it is.
 """
 
+import contextvars
+import threading
+
 import pytest
 from celery import Celery, chain, group
 from celery.exceptions import Ignore
@@ -327,3 +330,18 @@ def test_another_apps_publish_is_not_kept(bench):
         bench.atomic(body, retry=None).delay(7)
 
         assert "SUCCESS" == bench.deliver().state
+
+
+def test_another_threads_publish_is_sent_at_once(bench, child):
+    """Such a thread has the body's context, but not its transaction: the message would be nowhere."""
+
+    def body(self, number):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(child.delay, number))
+        thread.start()
+        thread.join()
+        assert 1 == bench.waiting()
+
+    bench.atomic(body).delay(7)
+    bench.drain()
+
+    assert [7] == child.got
