@@ -81,6 +81,7 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     """Whoever is called out of bed has a phone; a line that leaves the screen hides the button beside it."""
     wide = "w" * 400
     letter = desk.bury(task=f"desk.{wide}", key=wide, scope=wide, kwargs={"a": wide}, error_message=wide, reason=wide)
+    desk.store(lambda wiring: wiring.letters.add_note(letter.id, wide, wide, wide))
     desk.store(lambda wiring: wiring.locks.acquire(LockAsk(name=wide, owner="wide", lease_seconds=30)))
     page = log_in("ann", viewport=viewport)
 

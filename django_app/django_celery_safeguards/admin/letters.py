@@ -23,10 +23,8 @@ _TASKS_AT_MOST = 500
 class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
-    list_display = (
-        *("name", "state_and_kind", "task_and_key", "reason_and_error", "attempts"),
-        *("first_failed", "last_failed"),
-    )
+    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
+    list_display_links = ("task_and_key",)
     list_filter = (LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
     search_fields = ("key",)
@@ -78,7 +76,7 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     @admin.display(description="state, kind", ordering="state")
     def state_and_kind(self, obj: Any) -> SafeString:
         """Where it stands, and what went wrong."""
-        return presenting.below(presenting.state_mark(obj.state), obj.kind)
+        return presenting.below(presenting.state_mark(obj.state), obj.kind.replace("_", " "))
 
     @admin.display(description="task, key", ordering="task")
     def task_and_key(self, obj: Any) -> SafeString:
@@ -90,14 +88,8 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
         """Why no further attempt is made."""
         return presenting.below(obj.reason, obj.error)
 
-    @admin.display(description="first failed")
-    def first_failed(self, obj: Any) -> SafeString | str:
-        """In UTC."""
-        return presenting.stamp(obj.first_failed_us)
-
-    @admin.display(description="last failed", ordering="last_failed_us")
-    def last_failed(self, obj: Any) -> SafeString:
+    @admin.display(description="failed", ordering="last_failed_us")
+    def failed(self, obj: Any) -> SafeString:
         """In UTC, and how long ago."""
-        return presenting.below(
-            presenting.stamp(obj.last_failed_us), presenting.joined(presenting.age(obj.last_failed_us), " ago")
-        )
+        last, first = presenting.stamp(obj.last_failed_us), presenting.stamp(obj.first_failed_us)
+        return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago; first ", first))
