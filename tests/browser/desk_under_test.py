@@ -49,15 +49,17 @@ class Desk:
         database: Django's settings of an empty database for the store.
         directory: where the users' database and the logs go.
         store_url: of the store, where it is not that database.
+        server_env: what the web server's environment has in place of the workers'.
 
     """
 
-    def __init__(self, redis_url, database, directory, store_url=None):
+    def __init__(self, redis_url, database, directory, store_url=None, server_env=None):
         self._database, self._directory, self._redis_url = database, Path(directory), redis_url
         self.namespace = f"t{uuid.uuid4().hex[:12]}"
         self.users_file = self._directory / "users.sqlite3"
         self.port = free_port()
         self.buried = []
+        self._server_env = server_env or {}
         self._alias = f"desk{uuid.uuid4().hex[:8]}"
         self._stack = contextlib.ExitStack()
         self.env = {
@@ -253,12 +255,12 @@ class Desk:
 
     def _start_server(self):
         log_path = self._directory / "server.log"
-        command = [sys.executable, "-m", "django", "runserver", "--noreload", "--skip-checks", f"{HOST}:{self.port}"]
+        command = [sys.executable, "-m", "django", "runserver", "--noreload", f"{HOST}:{self.port}"]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 cwd=servers.ROOT,
-                env={**os.environ, **self.env},
+                env={**os.environ, **self.env, **self._server_env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

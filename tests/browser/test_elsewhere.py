@@ -1,12 +1,12 @@
 """
-Letters that are not in a database of the project: the pages say so, and where to look.
+Letters that are not in a database of the project, and a broker that is away: the pages say so, and what to do.
 """
 
 import pytest
 
 from tests.browser.desk_under_test import Desk
 from tests.browser.pages import LETTERS, LOCKS, RECORDS
-from tests.support import databases
+from tests.support import apps, databases, servers
 
 
 @pytest.fixture(scope="module", params=["redis", "nowhere"])
@@ -43,3 +43,26 @@ def test_nothing_can_be_done_to_what_is_not_shown(store):
 
     assert (page.status_code, done.status_code) == (302, 302)
     assert desk.letter(letter).state == "open"
+
+
+def test_broker_that_is_away_leaves_a_letter_that_can_be_resumed(redis_url, tmp_path):
+    """The night in which everything is down is the night in which somebody presses replay."""
+    database = databases.sqlite(tmp_path / "store.sqlite3")
+    with (
+        servers.redis_server() as broker,
+        Desk(redis_url, database, tmp_path, server_env={apps.BROKER_URL: broker.url}) as desk,
+        desk.client("ann") as client,
+    ):
+        letter = desk.bury()
+        broker.stop()
+        client.do("replay", desk.picked(letter), confirmed="1")
+        page = client.get(desk.path_of(letter)).text
+        replaying = desk.letter(letter).state
+        broker.start()
+        client.do("resume", desk.picked(letter), confirmed="1")
+        resumed = desk.letter(letter)
+
+    assert "not published" in page
+    assert "Resume the replay" in page
+    assert (replaying, resumed.state) == ("replaying", "replayed")
+    assert [entry.what for entry in resumed.history] == ["replay begun", "replay resumed", "replayed"]

@@ -9,6 +9,7 @@ import pytest
 
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.outcome import FailureKind
+from django_celery_safeguards.sql import row_id
 from tests.browser.pages import LETTERS, LOCKS, RECORDS, content, find, follow
 
 DAY_SECONDS = 86_400
@@ -141,3 +142,23 @@ def test_record_tells_its_lease_in_words(log_in, desk):
     assert [] == [said for said in ("in progress", "runs for") if said not in listed]
     assert [] == [said for said in ("is held", "yes", "lease until", "owner-1") if said not in text]
     assert re.search(r"UTC in [23]\d", text)
+
+
+@pytest.mark.parametrize("by", ["key", "scope and key", "row id", "scope", "state"])
+def test_record_is_found_by_each_of_its_names(desk, by):
+    """The log line names a key; whether its work runs, or has run, is one search away."""
+    key = f"payment:{by.replace(' ', '-')}"
+    desk.claim("desk.charge", key)
+    desk.claim(f"elsewhere-{key}", "payment:another")
+    row = row_id(desk.namespace, "desk.charge", key)
+    query = {
+        "key": {"q": key},
+        "scope and key": {"q": f"desk.charge#{key}"},
+        "row id": {"q": row},
+        "scope": {"scope": "desk.charge"},
+        "state": {"state": "in_progress", "q": key},
+    }[by]
+    with desk.client("vera") as client:
+        found, absent = client.get(RECORDS, params=query).text, client.get(RECORDS, params={"state": "done"}).text
+
+    assert (row in found, "payment:another" in found, row in absent) == (True, False, False)

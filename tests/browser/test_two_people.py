@@ -93,6 +93,18 @@ def test_letter_that_failed_again_since_it_was_looked_at_is_left_alone(desk):
     assert "it has failed again since that page was made" in told
 
 
+def test_consent_is_given_to_what_the_page_has_marked_alone(desk):
+    """What needs consent only since the page was made has not been looked at as such."""
+    letter = desk.bury(task="desk.mail", effect_possible=True)
+    picked = desk.picked(letter)
+    with desk.client("ann") as client:
+        client.do("replay", picked, confirmed="1", may_run_twice="on")
+        unmarked = desk.queued()
+        client.do("replay", picked, confirmed="1", may_run_twice="on", asked=picked)
+
+    assert (unmarked, desk.queued()) == (0, 1)
+
+
 def test_more_letters_than_go_at_once_are_refused_before_the_first(desk):
     """A selection of everything, by one click, is the storm that killed the dependency (mperham/sidekiq#6481)."""
     letter = desk.bury()

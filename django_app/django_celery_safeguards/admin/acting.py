@@ -11,8 +11,8 @@ failure, which nobody has looked at, and is left alone.
 Not covered: a pace. A batch goes as fast as store and broker take it; `safeguards dead replay --per-second` has one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django import forms
@@ -26,9 +26,16 @@ from django.urls import reverse
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.plan import Need
 from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.deeds import Done, Given, discard_each, replay_each, resolve_each, resume_each
+from django_celery_safeguards.admin.deeds import (
+    Done,
+    Given,
+    discard_letter,
+    replay_letter,
+    resolve_letter,
+    resume_letter,
+)
 from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm
-from django_celery_safeguards.admin.letter_rows import outlook_of, reading_of
+from django_celery_safeguards.admin.letter_rows import let_go, outlook_of, reading_of
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
 MOST_AT_ONCE = 500
@@ -46,7 +53,7 @@ class Deed:
         button: in the imperative.
         question: the heading of the page that asks.
         will: what happens to a letter.
-        run: does it, letter by letter.
+        run: does it to one letter.
 
     """
 
@@ -56,7 +63,7 @@ class Deed:
     question: str
     will: str
     form: type[forms.Form]
-    run: Callable[[Any, Sequence[str], Given], Iterator[Done]]
+    run: Callable[[Any, str, Given], Done]
 
     def is_allowed(self, request: Any) -> bool:
         """Whether whoever asks may do it."""
@@ -91,7 +98,7 @@ REPLAY = Deed(
     question="Send this work again?",
     will="It is sent again.",
     form=ReplayForm,
-    run=replay_each,
+    run=replay_letter,
 )
 DISCARD = Deed(
     name="discard",
@@ -100,7 +107,7 @@ DISCARD = Deed(
     question="Give this work up?",
     will="It is given up: it stays readable, and is never sent again.",
     form=ReasonForm,
-    run=discard_each,
+    run=discard_letter,
 )
 HAPPENED = Deed(
     name="happened",
@@ -109,7 +116,7 @@ HAPPENED = Deed(
     question="Has this work happened?",
     will="It is recorded as done, with the result below. Its body does not run.",
     form=HappenedForm,
-    run=resolve_each,
+    run=resolve_letter,
 )
 DID_NOT_HAPPEN = Deed(
     name="did-not-happen",
@@ -118,7 +125,7 @@ DID_NOT_HAPPEN = Deed(
     question="Has this work not happened?",
     will="It is sent again, and its body runs.",
     form=DidNotHappenForm,
-    run=resolve_each,
+    run=resolve_letter,
 )
 RESUME = Deed(
     name="resume",
@@ -127,7 +134,7 @@ RESUME = Deed(
     question="Send this replay again?",
     will="It is sent again, under the task id that it has.",
     form=ReplayForm,
-    run=resume_each,
+    run=resume_letter,
 )
 DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD)}
 
@@ -210,7 +217,10 @@ class LetterActions:
         return HttpResponseRedirect(self._list_url())
 
     def _ask(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any) -> Any:
-        prospects = [prospect_of(deed, row) for row in rows]
+        prospects = []
+        for row in rows:
+            prospects.append(prospect_of(deed, row))
+            let_go(row)
         if "may_run_twice" in form.fields and not any(each.needs_consent for each in prospects):
             del form.fields["may_run_twice"]
         context = {
@@ -227,23 +237,23 @@ class LetterActions:
         return TemplateResponse(request, "admin/django_celery_safeguards/deed.html", context)
 
     def _do(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any, *, seen: set[str]) -> None:
-        consents = bool(form.cleaned_data.get("may_run_twice"))
-        needing = {_letter_id(row) for row in rows if prospect_of(deed, row).needs_consent} if consents else set()
+        # Consent is given to what the page has marked, and to nothing that would need it only now.
+        asked = set(request.POST.getlist("asked")) if form.cleaned_data.get("may_run_twice") else set()
         given = Given(
             who=request.user.get_username(),
             reason=form.cleaned_data.get("reason", ""),
-            consented=frozenset(needing),
             verdict=form.verdict() if hasattr(form, "verdict") else None,
         )
         app, succeeded = current_app_with_tasks(), []
         for row in rows:
-            for done in _done(app, deed, row, given, has_seen=_picked(row) in seen):
-                because = f" Reason: {given.reason}" if given.reason else ""
-                self.log_change(request, row, f"{deed.button}: {clean(done.text, _MESSAGE_CHARS)}.{because}")
-                if done.is_done:
-                    succeeded.append(done)
-                else:
-                    self.message_user(request, _sentence(done), messages.ERROR)
+            picked = _picked(row)
+            done = _done(app, deed, row, given, has_seen=picked in seen, may_run_twice=picked in asked)
+            because = f" Reason: {given.reason}" if given.reason else ""
+            self.log_change(request, row, f"{deed.button}: {clean(done.text, _MESSAGE_CHARS)}.{because}")
+            if done.is_done:
+                succeeded.append(done)
+            else:
+                self.message_user(request, _sentence(done), messages.ERROR)
         for done in succeeded[:_TOLD_ONE_BY_ONE]:
             self.message_user(request, _sentence(done), messages.SUCCESS)
         if len(succeeded) > _TOLD_ONE_BY_ONE:
@@ -313,11 +323,12 @@ def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
     return Prospect(**said, mark="yes", texts=presenting.lines(texts))
 
 
-def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool) -> Iterator[Done]:
+def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_run_twice: bool) -> Done:
+    letter_id, needs_consent = _letter_id(row), may_run_twice and prospect_of(deed, row).needs_consent
+    let_go(row)
     if not has_seen:
-        yield Done(_letter_id(row), False, "it has failed again since that page was made: look at it again")
-    else:
-        yield from deed.run(app, [_letter_id(row)], given)
+        return Done(letter_id, False, "it has failed again since that page was made: look at it again")
+    return deed.run(app, letter_id, replace(given, may_run_twice=needs_consent))
 
 
 def _letter_id(row: Any) -> str:

@@ -1,12 +1,9 @@
 """
-What a person does to letters, without a request: the core functions that the command line calls, and what became of
-each letter.
+What a person does to a letter, without a request: by the core functions that the command line calls as well.
 
-Nothing here decides whether it may be done: `replay` and the store of letters do, by compare-and-set. One letter that
-is refused ends nothing but itself.
+Nothing here decides whether it may be done: `replay` and the store of letters do, by compare-and-set.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,60 +36,53 @@ class Given:
     Attributes:
         who: for the letter's history.
         reason: why; '' where none is asked for.
-        consented: letters that may run twice.
+        may_run_twice: consent, for work without a key.
         verdict: of letters whose outcome is unknown.
 
     """
 
     who: str
     reason: str = ""
-    consented: frozenset[str] = frozenset()
+    may_run_twice: bool = False
     verdict: Happened | DidNotHappen | None = None
 
 
-def replay_each(app: Any, letter_ids: Sequence[str], given: Given) -> Iterator[Done]:
-    """Send letters again, one after the other."""
-    for letter_id in letter_ids:
-        asked: dict[str, Any] = {"may_run_twice": letter_id in given.consented}
-        asked |= {"verdict": given.verdict, "reason": given.reason}
-        yield from (_as_done(result) for result in replay_many(app, [letter_id], given.who, **asked))
+def replay_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Send a letter again."""
+    asked: dict[str, Any] = {"verdict": given.verdict, "reason": given.reason, "may_run_twice": given.may_run_twice}
+    (result,) = replay_many(app, [letter_id], given.who, **asked)
+    return _as_done(result)
 
 
-def discard_each(app: Any, letter_ids: Sequence[str], given: Given) -> Iterator[Done]:
-    """Give letters up, one after the other."""
-    for letter_id in letter_ids:
-        try:
-            letter = discard(app, letter_id, given.who, given.reason)
-        except (LetterNotOpen, NoSuchLetter, LetterUnreadable, StoreUnavailable) as error:
-            yield Done(letter_id, False, str(error))
-            continue
-        # Discarding what is discarded already is no error: it finishes a release that was cut short.
-        before = _discarded_by_another(letter, given)
-        yield Done(letter_id, not before, before or "discarded")
+def resume_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Send a replay that was cut short again, under the task id that it has."""
+    asked: dict[str, Any] = {"reason": given.reason, "may_run_twice": given.may_run_twice}
+    try:
+        sent = resume(app, letter_id, given.who, given.verdict, **asked)
+    except SafeguardsError as error:
+        return Done(letter_id, False, str(error))
+    return Done(letter_id, True, f"sent again as task {sent.task_id}")
 
 
-def resume_each(app: Any, letter_ids: Sequence[str], given: Given) -> Iterator[Done]:
-    """Send replays that were cut short again, each under the task id it has."""
-    for letter_id in letter_ids:
-        try:
-            asked: dict[str, Any] = {"may_run_twice": letter_id in given.consented, "reason": given.reason}
-            sent = resume(app, letter_id, given.who, given.verdict, **asked)
-        except SafeguardsError as error:
-            yield Done(letter_id, False, str(error))
-        else:
-            yield Done(letter_id, True, f"sent again as task {sent.task_id}")
+def resolve_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Send a letter with a person's word: by a replay, or by resuming one whose history could not keep the word."""
+    try:
+        letter = Wiring.of(app).letters.get(letter_id)
+    except (LetterUnreadable, StoreUnavailable) as error:
+        return Done(letter_id, False, str(error))
+    is_cut_short = letter is not None and letter.state == "replaying"
+    return (resume_letter if is_cut_short else replay_letter)(app, letter_id, given)
 
 
-def resolve_each(app: Any, letter_ids: Sequence[str], given: Given) -> Iterator[Done]:
-    """Send letters with a person's word: by a replay, or by resuming one whose history could not keep the word."""
-    for letter_id in letter_ids:
-        try:
-            letter = Wiring.of(app).letters.get(letter_id)
-        except (LetterUnreadable, StoreUnavailable) as error:
-            yield Done(letter_id, False, str(error))
-            continue
-        is_cut_short = letter is not None and letter.state == "replaying"
-        yield from (resume_each if is_cut_short else replay_each)(app, [letter_id], given)
+def discard_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Give a letter up."""
+    try:
+        letter = discard(app, letter_id, given.who, given.reason)
+    except (LetterNotOpen, NoSuchLetter, LetterUnreadable, StoreUnavailable) as error:
+        return Done(letter_id, False, str(error))
+    # Discarding what is discarded already is no error: it finishes a release that was cut short.
+    before = _discarded_by_another(letter, given)
+    return Done(letter_id, not before, before or "discarded")
 
 
 def _as_done(result: Result) -> Done:

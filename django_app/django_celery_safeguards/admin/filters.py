@@ -50,6 +50,16 @@ class RecordStateFilter(_Exact):
     title, parameter_name, names = "state", "state", tuple(state.value for state in State)
 
 
+class ScopeFilter(_Exact):
+    """By the scope of a record: those of the tasks that are known here."""
+
+    title, parameter_name = "scope", "scope"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the scopes."""
+        return [(scope, presenting.short(scope)) for scope in model_admin.scopes()]
+
+
 class TaskFilter(_Exact):
     """By task: those that have letters."""
 

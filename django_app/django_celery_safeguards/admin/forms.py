@@ -14,7 +14,7 @@ _REASON = forms.Textarea(attrs={"rows": 3, "cols": 60, "class": "vLargeTextField
 class ReplayForm(forms.Form):
     """Consent, where it is needed."""
 
-    may_run_twice = forms.BooleanField(required=False, label="Those marked may run twice")
+    may_run_twice = forms.BooleanField(required=False, label='Letters marked "with consent" may run twice')
 
 
 class ReasonForm(forms.Form):

@@ -43,6 +43,12 @@ def letter_of(row: Any) -> Letter:
     return reading.letter
 
 
+def let_go(row: Any) -> None:
+    """Forget a row's letter again: five hundred of them at once may be gigabytes."""
+    for name in ("letter", "_safeguards_reading", "_safeguards_outlook"):
+        row.__dict__.pop(name, None)
+
+
 def outlook_of(row: Any) -> Outlook:
     """Return what sending a letter again would do: by a replay, or by resuming one that was cut short."""
     found: Outlook | None = getattr(row, "_safeguards_outlook", None)

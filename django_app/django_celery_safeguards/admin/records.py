@@ -13,7 +13,7 @@ from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.filters import RecordStateFilter
+from django_celery_safeguards.admin.filters import RecordStateFilter, ScopeFilter
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
@@ -31,7 +31,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
     """Who holds a key, how often its work was started, how it ended."""
 
     list_display = ("key_short", "scope_short", "state_shown", "claim_short", "task_short", "series_age")
-    list_filter = (RecordStateFilter,)
+    list_filter = (RecordStateFilter, ScopeFilter)
     ordering = ("-expires_us", "-id")
     search_fields = ("key",)
     search_help_text = (
@@ -50,8 +50,15 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
             return queryset, False
         namespace = shown_store().namespace
         scope, has_scope, key = term.partition("#")
-        named = [RecordKey(each, term) for each in _scopes()] + ([RecordKey(scope, key)] if has_scope else [])
+        named = [RecordKey(each, term) for each in self.scopes()] + ([RecordKey(scope, key)] if has_scope else [])
         return queryset.filter(Q(pk=term) | Q(pk__in=[record_id(namespace, each) for each in named])), False
+
+    def scopes(self) -> list[str]:
+        """Return the scopes of the idempotent tasks that are known here."""
+        tasks = current_app_with_tasks().tasks.values()
+        return sorted(
+            {plan.record_key("").scope for each in tasks if (plan := getattr(each, "plan", None)) is not None}
+        )
 
     @admin.display(description="key", ordering="key")
     def key_short(self, obj: Any) -> str:
@@ -192,9 +199,3 @@ def _read(obj: Any) -> Record:
             found = Record(**{**heads, "scope": obj.scope, "key": obj.key, "task": obj.task})
         obj._safeguards_record = found  # noqa: SLF001 - Django asks for each field of a page by itself
     return found
-
-
-def _scopes() -> list[str]:
-    """Return the scopes of the idempotent tasks that are known here."""
-    tasks = current_app_with_tasks().tasks.values()
-    return sorted({plan.record_key("").scope for each in tasks if (plan := getattr(each, "plan", None)) is not None})
