@@ -24,7 +24,7 @@ OUTAGE_SECONDS = 2.0
 SLOW_SECONDS = GATEWAY_TIMEOUT_SECONDS + 0.3
 """The charge lands after the shop's client has given up, and before the shop asks what became of it."""
 
-_HELD_SECONDS = 20
+_HELD_SECONDS = 60
 _CLOSE_WAIT = "08"
 _POINTS = {
     Fate.CHILD_BEFORE: BEFORE,

@@ -19,7 +19,7 @@ from example_project.demo import worker as notes
 
 ROOT = Path(__file__).resolve().parents[2]
 CONCURRENCY = 2
-_READY_SECONDS = 30
+_READY_SECONDS = 60
 _GONE_SECONDS = 10
 _POLL_SECONDS = 0.02
 _PR_SET_CHILD_SUBREAPER = 36

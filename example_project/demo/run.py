@@ -14,7 +14,7 @@ from example_project.demo.processes import DemoFailed, stop_if_interrupted, wait
 from example_project.demo.report import Finding
 from example_project.demo.side import RESEND_AFTER_SECONDS, WORKERS, GuardedSide, PlainSide
 
-_SETTLED_SECONDS = 60
+_SETTLED_SECONDS = 120
 
 
 class Demo:
@@ -44,6 +44,9 @@ class Demo:
         return self
 
     def __exit__(self, *error):
+        # All at once: a worker takes seconds to stop.
+        for side in self.sides:
+            side.ask_workers_to_stop()
         return self._started.__exit__(*error)
 
     def run(self):

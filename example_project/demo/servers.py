@@ -16,7 +16,7 @@ from example_project.demo.processes import ROOT, DemoFailed, end_group, wait_unt
 from example_project.gateway_client import GatewayClient
 
 HOST = "127.0.0.1"
-_READY_SECONDS = 30
+_READY_SECONDS = 60
 # Below the ports that systems hand out for outgoing connections: while the gateway refuses connections its port is
 # free, and a client that drew this very port as its own would connect to itself.
 _PORTS = range(12_000, 30_000)

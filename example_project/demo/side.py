@@ -28,7 +28,7 @@ from example_project.shop.models import Customer, Order, Shipment
 RESEND_AFTER_SECONDS = 12.0
 WORKERS = 2
 _QUIET_POLLS = 5
-_RECONNECT_SECONDS = 20
+_RECONNECT_SECONDS = 60
 _STOP_SECONDS = 5.0
 
 
@@ -178,6 +178,11 @@ class Side:
         blocked = [each for each in self.broker.client_list() if "b" in each["flags"]]
         return len(blocked) >= len(self._workers)
 
+    def ask_workers_to_stop(self):
+        """Begin a warm shutdown of every worker; closing this side awaits its end."""
+        for worker in self._workers:
+            worker.ask_to_stop()
+
     # --- what it did
 
     def lose_from_queue(self, orders):
@@ -210,11 +215,11 @@ class Side:
         return {path.stem: path.read_text(errors="replace") for path in self._log_paths}
 
     def _stop_workers(self):
+        self.ask_workers_to_stop()
         ends = time.monotonic() + self.stop_seconds
         with contextlib.ExitStack() as all_of_them:
             for worker in self._workers:
                 all_of_them.callback(worker.stop, ends)
-                worker.ask_to_stop()
 
 
 class PlainSide(Side):
