@@ -28,7 +28,12 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """
+    The machine's clocks.
+
+    Held here, where what freezes time for a test does not look: a lease that never ends, and a wait whose time never
+    passes, are no part of what such a test is about.
+    """
 
     wall_seconds = staticmethod(time.time)
     monotonic_seconds = staticmethod(time.monotonic)

@@ -10,9 +10,9 @@ takes `Settings` and returns `Stores`.
 """
 
 import random
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, cast
@@ -71,7 +71,7 @@ class Wiring:
         """
         found = _WIRED.get(app)
         if found is None:
-            found = _WIRED.setdefault(app, cls._from(Settings.of(app)))
+            found = _WIRED.setdefault(app, cls.from_settings(Settings.of(app)))
         return found
 
     def atomic_store(self, alias: str, *, joined: bool) -> AtomicStore:
@@ -102,8 +102,21 @@ class Wiring:
         """Give an app this wiring instead of the one its settings ask for."""
         _WIRED[app] = self
 
+    @contextmanager
+    def in_place_for(self, app: Any) -> Iterator[None]:
+        """Give an app this wiring for the length of a `with`."""
+        before = _WIRED.get(app)
+        self.use_for(app)
+        try:
+            yield
+        finally:
+            del _WIRED[app]
+            if before is not None:
+                before.use_for(app)
+
     @classmethod
-    def _from(cls, settings: Settings) -> "Wiring":
+    def from_settings(cls, settings: Settings) -> "Wiring":
+        """Return the wiring that these settings ask for, for no app yet; see `of`."""
         stores, clock = open_stores(settings), SystemClock()
         return cls(
             settings=settings,
@@ -161,7 +174,7 @@ def open_stores(settings: Settings) -> Stores:
 
 
 def _in_memory(settings: Settings) -> Stores:
-    store = MemoryAdmissionStore(settings.lease_seconds, time.time)
+    store = MemoryAdmissionStore(settings.lease_seconds, SystemClock.wall_seconds)
     store.declare_new()
     return Stores(admission=store, locks=store.locks, starts=MemoryStartCounter(), letters=MemoryLetterStore())
 

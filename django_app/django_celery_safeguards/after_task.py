@@ -11,13 +11,15 @@ So what is left open is rolled back and thrown away, and the log says which task
 outcome: where that is success, it is one whose rows are gone.
 
 Where tasks run in threads or greenlets the safeguards' own connection is closed as well: there are as many as there are
-threads, and an idle one is missing elsewhere. A child of a process pool keeps its one.
+threads, and an idle one is missing elsewhere. A child of a process pool keeps its one. A web process keeps none for the
+question that it asks twice a minute when it publishes, nor does a test that runs tasks eagerly: its runner drops the
+database.
 """
 
 import logging
 from typing import Any
 
-from celery.signals import task_postrun, worker_init, worker_process_init
+from celery.signals import after_task_publish, task_postrun, worker_init, worker_process_init
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_celery_safeguards.connection import close_own_of_this_thread
@@ -27,20 +29,24 @@ logger = logging.getLogger(__name__)
 _ONE_THREAD = ("prefork", "solo")
 
 
-def watch_workers() -> None:
-    """Have every worker of this process look after each task; other processes do nothing."""
+def watch_tasks() -> None:
+    """Have every worker of this process look after each task, and other processes close our own connection."""
+    task_postrun.connect(_close_own_of_eager, dispatch_uid=f"{__name__}.eager")
+    after_task_publish.connect(_close_own_of_publisher, dispatch_uid=f"{__name__}.publisher")
     worker_init.connect(_on_worker, dispatch_uid=__name__)
     # A child that was not forked has set Django up by itself.
     worker_process_init.connect(_on_child, dispatch_uid=__name__)
 
 
 def _on_worker(sender: Any = None, **_: Any) -> None:
+    after_task_publish.disconnect(dispatch_uid=f"{__name__}.publisher")
     task_postrun.connect(_roll_back_what_is_left, dispatch_uid=f"{__name__}.left")
     if not _name_of(getattr(sender, "pool_cls", "")).endswith(_ONE_THREAD):
         task_postrun.connect(_close_own, dispatch_uid=f"{__name__}.own")
 
 
 def _on_child(**_: Any) -> None:
+    after_task_publish.disconnect(dispatch_uid=f"{__name__}.publisher")
     task_postrun.connect(_roll_back_what_is_left, dispatch_uid=f"{__name__}.left")
 
 
@@ -92,3 +98,12 @@ def _left_in(connection: Any) -> str | None:
 def _close_own(sender: Any = None, **_: Any) -> None:
     if sender is not None and not sender.request.is_eager:
         close_own_of_this_thread()
+
+
+def _close_own_of_eager(sender: Any = None, **_: Any) -> None:
+    if sender is not None and sender.request.is_eager:
+        close_own_of_this_thread()
+
+
+def _close_own_of_publisher(**_: Any) -> None:
+    close_own_of_this_thread()

@@ -24,10 +24,10 @@ class SafeguardsConfig(AppConfig):
         first: it takes claims and locks faster, and a project that adds this app later keeps the records it has.
         """
         # Not before: they know the models, or what is found by them.
-        from django_celery_safeguards.after_task import watch_workers  # noqa: PLC0415
+        from django_celery_safeguards.after_task import watch_tasks  # noqa: PLC0415
         from django_celery_safeguards.checks import register_checks  # noqa: PLC0415
 
         offer_store(f"django://{DEFAULT_DB_ALIAS}")
         register_checks()
         look_also(project_findings)
-        watch_workers()
+        watch_tasks()

@@ -30,7 +30,7 @@ from django.db.utils import (
     ProgrammingError,
 )
 
-from celery_safeguards.errors import SafeguardsError, StoreUnavailable
+from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from django_celery_safeguards.driver import own_settings, set_up
 from django_celery_safeguards.sql import Dialect
 
@@ -167,8 +167,17 @@ class OwnConnection:
             raise self._unavailable(error) from error
         return _Opened(wrapper)
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
+    def _unavailable(self, error: Exception) -> SafeguardsError:
         hint = ""
+        if self.dialect.vendor == "sqlite" and "locked" in str(error):
+            blocks = _blocks_of_this_thread(self.alias)
+            if any(getattr(block, "_from_testcase", False) for block in blocks):
+                # At once: the test would wait for itself, again and again.
+                return ConfigurationError(
+                    f"database {self.alias!r}: the transaction of this TestCase has it, and SQLite has one writer: "
+                    "keep the records of the test in memory, by django_celery_safeguards.testing.fresh_store()"
+                )
+            hint = "; the transaction that is open in this thread may have it: SQLite has one writer" if blocks else ""
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
             hint = "; if its tables are missing, run `manage.py migrate`"
         return StoreUnavailable(f"database {self.alias!r}: {str(error).strip() or type(error).__name__}{hint}")
@@ -239,6 +248,12 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _blocks_of_this_thread(alias: str) -> list[Any]:
+    """Return the atomic blocks that the user's code is in, without connecting for it."""
+    opened = (each for each in connections.all(initialized_only=True) if each.alias == alias)
+    return [block for each in opened for block in each.atomic_blocks]
 
 
 def _is_conflict(error: DatabaseError) -> bool:

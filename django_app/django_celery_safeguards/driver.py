@@ -2,7 +2,6 @@
 
 import copy
 import math
-import time
 import weakref
 from collections.abc import Callable, Generator
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 from django.db.utils import OperationalError
 
+from celery_safeguards.clock import SystemClock
 from django_celery_safeguards.sql import set_up_clock
 
 T = TypeVar("T")
@@ -72,12 +72,12 @@ def _within(answer: Generator[Any, Any, T], most_seconds: float) -> Generator[An
     A server that is frozen, or gone without a word, ends no statement, and libpq waits for its answer for ever: the
     main process could not end the children whose claims it cannot renew.
     """
-    ends = time.monotonic() + most_seconds
+    ends = SystemClock.monotonic_seconds() + most_seconds
     try:
         wanted = next(answer)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() > ends:
+            if not ready and SystemClock.monotonic_seconds() > ends:
                 raise OperationalError(f"no answer within {most_seconds:g} s")
             wanted = answer.send(ready)
     except StopIteration as stop:

@@ -7,12 +7,13 @@ outcome another; elsewhere both are transactions, by the same rules.
 """
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
+
+from celery_safeguards.clock import SystemClock, to_us
 
 _NOW_US = {
     "postgresql": "(extract(epoch from clock_timestamp()) * 1000000)::bigint",
@@ -62,7 +63,7 @@ def is_supported(vendor: str) -> bool:
 
 def set_up_clock(raw: Any) -> None:
     """Give a connection of SQLite the clock in microseconds."""
-    raw.create_function("sg_now_us", 0, lambda: time.time_ns() // 1_000)
+    raw.create_function("sg_now_us", 0, lambda: to_us(SystemClock.wall_seconds()))
 
 
 class Table:

@@ -8,10 +8,10 @@ looked at every 20 ms, which is meant for development.
 """
 
 import hashlib
-import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from celery_safeguards.clock import SystemClock
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.locks.store import LockAsk
 from django_celery_safeguards import rows
@@ -58,11 +58,11 @@ def send(house: House, cursor: Any, words: list[Word]) -> None:
 
 def wait_for_word(house: House, ask: LockAsk, seconds: float) -> int:
     """Return the fence of the lock once it was given, or 0: kept, or nothing within `seconds`."""
-    mine, ends = channel(house.namespace, ask.owner), time.monotonic() + seconds
+    mine, ends = channel(house.namespace, ask.owner), SystemClock.monotonic_seconds() + seconds
     while True:
         try:
             with house.connection.guarded() as raw:
-                left_seconds = max(0.0, ends - time.monotonic())
+                left_seconds = max(0.0, ends - SystemClock.monotonic_seconds())
                 for word in raw.notifies(timeout=left_seconds, stop_after=1):
                     if word.channel == mine:
                         return int(word.payload)
@@ -70,23 +70,23 @@ def wait_for_word(house: House, ask: LockAsk, seconds: float) -> int:
             # Who has lost its connection has heard nothing meanwhile, and asks again; if the database is there.
             house.connection.raw()
             return 0
-        if time.monotonic() >= ends:
+        if SystemClock.monotonic_seconds() >= ends:
             return 0
 
 
 def wait_by_looking(house: House, ask: LockAsk, seconds: float) -> int:
     """Return as `wait_for_word` does; see the module."""
-    ends, table = time.monotonic() + seconds, house.tables.locks
+    ends, table = SystemClock.monotonic_seconds() + seconds, house.tables.locks
     select = table.select(("owner", "fence", "reserved_for"))
     id_ = rows.lock_id(house.namespace, ask.name)
     while True:
         row = house.connection.run(lambda cursor: _one(cursor, select, id_))
         if row is not None and row[0] == ask.owner:
             return int(row[1])
-        left_seconds = ends - time.monotonic()
+        left_seconds = ends - SystemClock.monotonic_seconds()
         if left_seconds <= 0 or (row is not None and not row[0] and row[2] == ask.owner):
             return 0
-        time.sleep(min(_POLL_SECONDS, left_seconds))
+        SystemClock.sleep(min(_POLL_SECONDS, left_seconds))
 
 
 def _one(cursor: Any, select: str, id_: str) -> Any:

@@ -9,9 +9,12 @@ import uuid
 import psycopg
 import pytest
 from celery import Celery
+from celery.signals import before_task_publish
 from django.db import connections, transaction
 
+from celery_safeguards import Idempotent, Safeguards
 from celery_safeguards.wiring import Wiring
+from django_celery_safeguards import SafeTask
 from django_celery_safeguards.after_task import _roll_back_what_is_left
 from django_celery_safeguards.signals import transaction_left_open
 from tests.django.project_worker import environment, project_with
@@ -23,7 +26,7 @@ from tests.support.waiting import wait_until
 PATIENCE_SECONDS = 90
 WITHOUT_THE_GUARD = """
 from django_celery_safeguards import after_task
-after_task.watch_workers = lambda: None
+after_task.watch_tasks = lambda: None
 """
 STAYS_OPEN = "\nCELERY_DB_REUSE_MAX = 1000\n"
 LEAVES = ["leave_atomic", "leave_manual", "leave_raw"]
@@ -166,6 +169,36 @@ def test_children_inherit_no_connection(postgres_database, settings, announcemen
     assert TASKS == len({each["pid"] for each in announcements.heard(is_said("counted"))})
     log = worker.log()
     assert [] == [word for word in ("OperationalError", "InterfaceError", "SSL", "bad file") if word in log]
+
+
+# --- publishers
+
+
+@pytest.mark.postgres
+def test_a_publisher_keeps_no_connection(postgres_database, namespace):
+    """Each thread of each web process would hold one, for a question that it asks twice a minute."""
+    given, url = postgres_database
+    with (
+        databases.added("publishes", given) as alias,
+        Celery(namespace, broker="memory://", set_as_current=False) as app,
+    ):
+        app.conf.update(safeguards_store_url=f"django://{alias}", task_default_queue=namespace)
+        options = {"base": SafeTask, "safeguards": Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))}
+
+        @app.task(shared=False, **options)
+        def pay(number):
+            pass
+
+        seen = []
+
+        def look(**_):
+            seen.append(connected(url))
+
+        before_task_publish.connect(look, sender=pay.name)
+        pay.delay(7)
+
+        assert [1] == seen
+        wait_until(lambda: connected(url) == 0, PATIENCE_SECONDS, "the connection is closed")
 
 
 # --- threads and greenlets

@@ -8,6 +8,7 @@ from celery import chain, shared_task
 
 from celery_safeguards import EntityLock, Safeguards, hold
 from django_celery_safeguards import SafeTask, fenced_enter, fenced_update, publish_on_commit, updated_exactly
+from django_celery_safeguards.testing import fresh_store
 from tests.typing.api import app
 
 ONE_ROW = Safeguards(repeatable=True, lock=EntityLock("stock:{sku}"), ensure=updated_exactly(1))
@@ -28,6 +29,13 @@ def publish(task: SafeTask) -> Any:
     task.delay_on_commit(1)
     task.apply_async_on_commit((1,), {"free": 2}, using="default", queue="mail")
     return publish_on_commit(chain(task.s(1), task.s()), using="default")
+
+
+def charge_in_a_test(task: SafeTask) -> int:
+    """Look at the records of one test."""
+    with fresh_store("memory://", app=app) as store:
+        task.delay(1)
+        return len(store.letters.list().letters)
 
 
 def set_free(stock: Any, free: int) -> int:
