@@ -9,13 +9,15 @@ Lost starts leave no trace in the record, so they are counted as those of unkeye
 
 import logging
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore
 
 from celery_safeguards.admission.atomic import AtomicGate, RecordMoved
 from celery_safeguards.admission.hold import Ending, Hold
-from celery_safeguards.errors import DeadlineExceeded, SafeguardsError, StoreUnavailable
+from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.errors import DeadlineExceeded, DeferralRefused, SafeguardsError, StoreUnavailable
 from celery_safeguards.ledger.decide import Arrival
 from celery_safeguards.ledger.record import Record, ResultForm
 from celery_safeguards.locks.store import LockAsk
@@ -27,12 +29,15 @@ from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.failing import RETRY_ASKED, NextStep
 from celery_safeguards.pipeline.keyed import KeyedRun
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, take_lock
-from celery_safeguards.pipeline.publishes import kept, send_kept
+from celery_safeguards.pipeline.publishes import keeper, kept, send_kept
 from celery_safeguards.pipeline.receiving import received
 from celery_safeguards.pipeline.safe import KeyedSafe, LockView
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
+
+_RUNNING: ContextVar[frozenset[tuple[str, RecordKey]]] = ContextVar("sg_running_atomic", default=frozenset())
+"""The databases and keys of the bodies that run here, one inside the other."""
 
 
 def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -44,6 +49,9 @@ def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str,
         return AtomicGate(store, task.plan, key, arrival, wiring.clock)
 
     delivery = received(task, request, args, kwargs, gate_of)
+    if request.is_eager and _name_of(delivery) in _RUNNING.get():
+        # A session gets its own try-lock again; then each of the two would undo the other.
+        raise DeferralRefused(f"{delivery.key}: in progress, in the very body that calls this task")
     lock = _locked(delivery, delivery.lock) if delivery.lock is not None else None
     if isinstance(lock, Skipped):
         delivery.end(Outcome.SKIPPED, lock.reason)
@@ -89,6 +97,11 @@ def _gate_of(delivery: Delivery) -> AtomicGate:
     if not isinstance(delivery.gate, AtomicGate):
         raise TypeError("only an atomic task has a transaction")
     return delivery.gate
+
+
+def _name_of(delivery: Delivery) -> tuple[str, RecordKey]:
+    gate = _gate_of(delivery)
+    return gate.records.alias, gate.key
 
 
 def _locked(delivery: Delivery, ask: LockAsk) -> HeldByDelivery | Skipped:
@@ -181,8 +194,12 @@ class AtomicRun(KeyedRun):
     def _body(self) -> Any:
         # Of a start that did not count: this is the same request.
         setattr(self._delivery.request, RETRY_ASKED, None)
-        with kept(self._delivery.task.app, self._gate.records.alias, self._gate.transaction.keep):
-            return super()._body()
+        token = _RUNNING.set(_RUNNING.get() | {_name_of(self._delivery)})
+        try:
+            with kept(self._delivery.task.app, self._gate.records.alias, self._gate.transaction.keep):
+                return super()._body()
+        finally:
+            _RUNNING.reset(token)
 
     def _written(self, ending: Ending) -> Record:
         if self._lock is not None:
@@ -195,10 +212,19 @@ class AtomicRun(KeyedRun):
         return gate.write_done(self._hold, ending, continues_seconds=right_seconds, publishes=publishes)
 
     def _join(self, publishes: Sequence[str]) -> None:
-        """Leave what was published to the caller's COMMIT: nobody can send it before, and it ends with that process."""
+        """
+        Leave what was published to the caller's COMMIT: nobody can send it before.
+
+        Of a caller that is an atomic body it is kept with the record of that; else it ends with the caller's process.
+        """
         task, request = self._delivery.task, self._delivery.request
         logger.info("%s[%s] is part of a transaction that is open, and counts with its COMMIT", task.name, request.id)
-        self._gate.transaction.when_durable(lambda: send_kept(task.app, publishes))
+        keep = keeper(task.app, self._gate.records.alias)
+        if keep is None:
+            self._gate.transaction.when_durable(lambda: send_kept(task.app, publishes))
+        else:
+            for message in publishes:
+                keep(message)
 
     def _commit(self) -> None:
         try:

@@ -35,7 +35,7 @@ class _Keeping(NamedTuple):
 
 @contextmanager
 def kept(app: Any, alias: str, keep: Callable[[str], None]) -> Iterator[None]:
-    """Give what is published inside to `keep`, as text, in place of the broker; `alias`: of its transaction."""
+    """Give what is published inside to `keep`, as text, in place of the broker; `alias`: of the body's database."""
     _hook(app)
     token = _KEEPING.set(_Keeping(app, alias, keep, get_ident()))
     try:
@@ -44,10 +44,12 @@ def kept(app: Any, alias: str, keep: Callable[[str], None]) -> Iterator[None]:
         _KEEPING.reset(token)
 
 
-def is_kept(app: Any, alias: str) -> bool:
-    """Whether what an app publishes here and now is kept for the COMMIT on this database."""
-    keeping = _keeping(app)
-    return keeping is not None and keeping.alias == alias
+def keeper(app: Any, alias: str | None = None) -> Callable[[str], None] | None:
+    """Return what keeps an app's publishes here and now, if it does with that database; None: they are sent at once."""
+    keeping = _KEEPING.get()
+    if keeping is None or keeping.app is not app or keeping.thread_id != get_ident():
+        return None
+    return keeping.keep if alias in {None, keeping.alias} else None
 
 
 def send_kept(app: Any, messages: Sequence[str]) -> None:
@@ -65,22 +67,16 @@ def send_kept(app: Any, messages: Sequence[str]) -> None:
             app.amqp.send_task_message(producer, given["name"], message, **given["options"])
 
 
-def _keeping(app: Any) -> _Keeping | None:
-    keeping = _KEEPING.get()
-    is_here = keeping is not None and keeping.app is app and keeping.thread_id == get_ident()
-    return keeping if is_here else None
-
-
 def _hook(app: Any) -> None:
     send = app.amqp.send_task_message
     if hasattr(send, _HOOKED):
         return
 
     def send_or_keep(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:
-        keeping = _keeping(app)
-        if keeping is None:
+        keep = keeper(app)
+        if keep is None:
             return send(producer, name, message, *args, **options)
-        return keeping.keep(_text_of(app, name, message, options))
+        return keep(_text_of(app, name, message, options))
 
     # Two threads that are first at once hook twice: the outer one keeps, and the inner one sees nothing.
     setattr(send_or_keep, _HOOKED, True)

@@ -18,7 +18,7 @@ from django.db import transaction
 from kombu.serialization import dumps, loads
 
 from celery_safeguards.errors import DeadLettered
-from celery_safeguards.pipeline.publishes import is_kept
+from celery_safeguards.pipeline.publishes import keeper
 from celery_safeguards.pipeline.refusing import Unsent, keep_refused, unsent_messages
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def after_commit(app: Any, what: str, publish: Callable[[], Any], result: Any, u
 
     """
     connection = transaction.get_connection(using)
-    if is_kept(app, connection.alias) and not app.conf.task_always_eager:
+    if keeper(app, connection.alias) is not None and not app.conf.task_always_eager:
         # An atomic body: its record keeps the message, which then survives a death between COMMIT and publish.
         return publish()
     if not connection.in_atomic_block:

@@ -11,8 +11,9 @@ from django.db import connections, transaction
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards
 from celery_safeguards.clock import SystemClock
 from celery_safeguards.conf import Settings
+from celery_safeguards.pipeline import atomic, continuing
 from django_celery_safeguards.stores import open_stores
-from tests.support.bench import Bench
+from tests.support.bench import Bench, Killed
 
 AT_ONCE = RetryPolicy(attempts=3, base_seconds=0.01, factor=1, cap_seconds=0.01)
 
@@ -87,3 +88,32 @@ def bench(alias, effects):
     bench = AtomicBench(alias)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def killed_before_it_sends(monkeypatch):
+    """The first delivery is killed between its COMMIT and its publishes."""
+    lives = [False]
+    send_kept = continuing.send_kept
+
+    def send_unless_killed(app, messages):
+        if lives:
+            lives.pop()
+            raise Killed
+        send_kept(app, messages)
+
+    for each in (continuing, atomic):
+        monkeypatch.setattr(each, "send_kept", send_unless_killed)
+
+
+@pytest.fixture
+def child(bench):
+    """A task that notes what it got."""
+    got = []
+
+    def body(self, *args, **kwargs):
+        got.append(args[0] if args else kwargs)
+
+    task = bench.task(body, Safeguards(repeatable=True))
+    task.got = got
+    return task

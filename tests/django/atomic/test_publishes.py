@@ -15,37 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_safeguards import Safeguards
 from celery_safeguards.cli.keys import shown
 from celery_safeguards.ledger.record import State
-from celery_safeguards.pipeline import continuing
 from django_celery_safeguards import SafeTask, publish_on_commit
-from tests.support.bench import Killed
-
-
-@pytest.fixture
-def killed_before_it_sends(monkeypatch):
-    """The first delivery is killed between its COMMIT and its publishes."""
-    lives = [False]
-    send_kept = continuing.send_kept
-
-    def send_unless_killed(app, messages):
-        if lives:
-            lives.pop()
-            raise Killed
-        send_kept(app, messages)
-
-    monkeypatch.setattr(continuing, "send_kept", send_unless_killed)
-
-
-@pytest.fixture
-def child(bench):
-    """A task that notes what it got."""
-    got = []
-
-    def body(self, *args, **kwargs):
-        got.append(args[0] if args else kwargs)
-
-    task = bench.task(body, Safeguards(repeatable=True))
-    task.got = got
-    return task
 
 
 def test_children_are_sent_after_the_commit(bench, child):
