@@ -43,7 +43,7 @@ from celery_safeguards.ledger.record import Record, ResultForm, State
 from celery_safeguards.locks.store import Grant
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import burial_fields, write_letter
-from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation
+from celery_safeguards.pipeline.continuing import continue_canvas, has_continuation, send_publishes
 from celery_safeguards.pipeline.deferring import EagerWait, delay_seconds, is_overdue
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.locking import Skipped, leave_line, wait_or_skip, why_barred
@@ -262,7 +262,8 @@ class Admission:
             raise Ignore("the body has ignored this message before")
         waits = has_continuation(delivery.request) and delivery.request.id not in record.continued_by
         if waits and record.result_form is not ResultForm.STORED:
-            # None, or a marker, would be taken for the result by whatever waits for it.
+            # None, or a marker, would be taken for the result by whatever waits for it. What was published waits for none.
+            send_publishes(delivery, record)
             reason = f"the work is done, but its result is not stored ({record.result_form}), and a task waits for it"
             self._refuse_with_letter("unstored", FailureKind.DATA, reason)
         self._close_letter(record, "done")

@@ -105,13 +105,30 @@ def continue_canvas(delivery: Delivery, record: Record, result: Any, *, is_own_s
             case Continuing.GO:
                 pass
     _send_publishes(delivery.task, request, record.publishes)
-    if not request.is_eager and record.result_form is not ResultForm.IGNORED:
+    is_ignored = record.result_form is ResultForm.IGNORED
+    if not request.is_eager and not is_ignored:
         send_what_follows(delivery.task, request, result)
         report_part(delivery.task, request, result)
-    if request.chord and not request.is_eager:
+    # Of a delivery that the body has ignored Celery stores and reports no end.
+    if request.chord and not request.is_eager and not is_ignored:
         setattr(request, TO_MARK, delivery)
     else:
         _mark(delivery)
+
+
+def send_publishes(delivery: Delivery, record: Record) -> None:
+    """
+    Send what an atomic body has published where nothing else can follow; marked once the failure of that is reported.
+
+    Raises as `continue_canvas` does.
+    """
+    if not record.publishes:
+        return
+    right_seconds = seconds_to_send(delivery, record.result_form, record.publishes)
+    if delivery.gate.begin_continuing(right_seconds) is Continuing.BUSY:
+        delivery.put_off("what follows it is being sent", record)
+    _send_publishes(delivery.task, delivery.request, record.publishes)
+    setattr(delivery.request, TO_MARK, delivery)
 
 
 def _send_publishes(task: Any, request: Any, publishes: Sequence[str]) -> None:

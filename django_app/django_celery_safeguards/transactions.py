@@ -140,7 +140,7 @@ class OrmTransaction:
         if not (self.is_joined or self._connection.get_autocommit()):
             # Django's block is a savepoint there, and its end no COMMIT.
             raise ConfigurationError(
-                f"Idempotent(atomic={self._alias!r}): that database has AUTOCOMMIT off in DATABASES: no COMMIT would come"
+                f"Idempotent(atomic={self._alias!r}): that database has AUTOCOMMIT off, so no COMMIT would come"
             )
         atomic = transaction.atomic(using=self._alias)
         atomic.__enter__()

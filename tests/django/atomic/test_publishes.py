@@ -6,13 +6,13 @@ import contextvars
 import threading
 
 import pytest
-from celery import Celery, chain, group
+from celery import Celery, chain, chord, group
 from celery.exceptions import Ignore
 from django.db import transaction
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
-from celery_safeguards import Safeguards
+from celery_safeguards import Idempotent, Safeguards
 from celery_safeguards.cli.keys import shown
 from celery_safeguards.ledger.record import State
 from django_celery_safeguards import SafeTask, publish_on_commit
@@ -256,6 +256,38 @@ def test_children_of_a_body_that_ends_by_ignore_are_sent_by_its_redelivery(bench
     bench.drain()
 
     assert [1] == child.got
+
+
+def test_children_are_sent_also_where_the_result_is_not_stored(bench, child, killed_before_it_sends):
+    """A task that waits for the result gets a letter in its place; the children wait for nothing."""
+
+    def body(self, number):
+        child.delay(1)
+        return number
+
+    key = Idempotent("op:{number}", atomic=bench.alias, store_result=False)
+    task = bench.task(body, Safeguards(idempotent=key))
+    task.apply_async((7,), link=child.s())
+    bench.deliver()
+    bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ([1], (), "unstored") == (child.got, bench.record(task, 7).publishes, letter.id.partition("-")[0])
+
+
+def test_member_of_a_chord_that_replaces_itself_is_replaced_once(bench, child):
+    """Each later duplicate would send the replacement again: Celery reports no end that could be marked."""
+
+    def body(self, number):
+        raise self.replace(child.si(number))
+
+    task = bench.atomic(body)
+    chord([task.s(7)])(child.si("the chord's body"))
+    bench.drain()
+    task.delay(7)
+    bench.drain()
+
+    assert ([7, "the chord's body"], ()) == (child.got, bench.record(task, 7).publishes)
 
 
 def test_task_that_replaces_itself_is_replaced_once(bench, child):
