@@ -1,7 +1,7 @@
 -- Starts without an outcome of a message that has no key.
 --
 -- KEYS  count
--- ARGV  'begin' | 'end' | 'read', limit, seconds to keep
+-- ARGV  'begin' | 'end' | 'undo' | 'read', limit or for 'undo' the count, seconds to keep
 -- Returns  the count; for 'begin' 0 if the limit is reached and nothing was counted
 --
 -- Run twice, 'begin' counts one start too many: the message may be buried a start early, it is never started for ever.
@@ -12,6 +12,12 @@ if ARGV[1] == 'read' then
 end
 if ARGV[1] == 'end' then
   redis.call('DEL', KEYS[1])
+  return 0
+end
+if ARGV[1] == 'undo' then
+  if count > 0 and count == tonumber(ARGV[2]) then
+    redis.call('DECR', KEYS[1])
+  end
   return 0
 end
 if count >= tonumber(ARGV[2]) then

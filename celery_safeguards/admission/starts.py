@@ -32,6 +32,10 @@ class StartCounter(Protocol):
         """Forget the count: the start has an outcome."""
         ...
 
+    def undo(self, task_id: str, count: int) -> None:
+        """Take back the start that made this count: it was put off. Nothing if another was counted since."""
+        ...
+
     def read(self, task_id: str) -> int:
         """Return the count."""
         ...
@@ -52,6 +56,10 @@ class RedisStartCounter:
     def end(self, task_id: str) -> None:
         """Forget the count."""
         self._run("end", task_id, 0)
+
+    def undo(self, task_id: str, count: int) -> None:
+        """Take back the start that made this count."""
+        self._run("undo", task_id, count)
 
     def read(self, task_id: str) -> int:
         """Return the count."""
@@ -82,6 +90,12 @@ class MemoryStartCounter:
         """Forget the count."""
         with self._lock:
             self._counts.pop(task_id, None)
+
+    def undo(self, task_id: str, count: int) -> None:
+        """Take back the start that made this count."""
+        with self._lock:
+            if self._counts.get(task_id) == count:
+                self._counts[task_id] = count - 1
 
     def read(self, task_id: str) -> int:
         """Return the count."""

@@ -17,7 +17,15 @@ from celery.exceptions import Ignore
 from celery_safeguards.admission.atomic import AtomicGate, RecordMoved
 from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.errors import DeadlineExceeded, DeferralRefused, SafeguardsError, StoreUnavailable
+from celery_safeguards.errors import (
+    DeadlineExceeded,
+    DeferralRefused,
+    Deferred,
+    DroppedLocally,
+    LetteredError,
+    SafeguardsError,
+    StoreUnavailable,
+)
 from celery_safeguards.ledger.decide import Arrival
 from celery_safeguards.ledger.record import Record, ResultForm
 from celery_safeguards.locks.store import LockAsk
@@ -71,15 +79,7 @@ def _run(delivery: Delivery, lock: HeldByDelivery | None) -> Any:
     if start is not None:
         gate.lost_starts = start.lost
     while True:
-        try:
-            admitted = Admission(delivery).admit()
-        except StoreUnavailable as error:
-            if delivery.request.is_eager:
-                raise
-            return delivery.put_off(f"the store is down ({error})", None)
-        finally:
-            if start is not None and not gate.transaction.is_open:
-                start.end()
+        admitted = _admitted(delivery, start)
         if isinstance(admitted, Finished):
             continue_canvas(delivery, admitted.record, admitted.result)
             return admitted.result
@@ -91,6 +91,28 @@ def _run(delivery: Delivery, lock: HeldByDelivery | None) -> Any:
             delivery.log(f"rolled back, and asks again: somebody else has written its record ({moved})")
         finally:
             gate.transaction.roll_back()
+
+
+def _admitted(delivery: Delivery, start: CountedStart | None) -> Hold | Finished | Skipped:
+    """Admit; where the body does not begin, the counted start is over: with an outcome, or as if it had not been."""
+    gate, has_outcome = _gate_of(delivery), False
+    try:
+        admitted = Admission(delivery).admit()
+        has_outcome = True
+    except StoreUnavailable as error:
+        if delivery.request.is_eager:
+            raise
+        return delivery.put_off(f"the store is down ({error})", None)
+    except (LetteredError, Ignore) as error:
+        has_outcome = not isinstance(error, Deferred | DroppedLocally)
+        raise
+    finally:
+        if start is not None and not gate.transaction.is_open:
+            if has_outcome:
+                start.end()
+            else:
+                start.undo()
+    return admitted
 
 
 def _gate_of(delivery: Delivery) -> AtomicGate:

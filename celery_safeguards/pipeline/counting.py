@@ -40,11 +40,13 @@ class CountedStart:
     Attributes:
         delivery: that is counted.
         lost: starts before this one without an outcome.
+        count: with this one; None: so many are lost that it was not counted.
 
     """
 
     delivery: Delivery
     lost: int
+    count: int | None
 
     @classmethod
     def of(cls, delivery: Delivery) -> "CountedStart | None":
@@ -62,8 +64,17 @@ class CountedStart:
             count = delivery.wiring.starts.begin(request.id, limit)
         except StoreUnavailable as error:
             return delivery.put_off(f"a redelivered message must be counted, and the store is down ({error})", None)
-        return cls(delivery, limit if count is None else count - 1)
+        return cls(delivery, limit if count is None else count - 1, count)
 
     def end(self) -> None:
         """Take the count back."""
         end_counted_start(self.delivery.task, self.delivery.request)
+
+    def undo(self) -> None:
+        """Take this one back, and leave those before it: its body was not begun, and it has no outcome."""
+        if self.count is None:
+            return
+        try:
+            self.delivery.wiring.starts.undo(self.delivery.request.id, self.count)
+        except StoreUnavailable as error:
+            self.delivery.log(f"its start count is one too many: {error}")

@@ -35,6 +35,7 @@ from celery_safeguards.locks.store import HeldLock, LockAsk
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.counting import is_redelivered
 from celery_safeguards.pipeline.locking import holder_of
 from celery_safeguards.pipeline.refusing import PASSING
 from celery_safeguards.policy import Declared
@@ -227,7 +228,8 @@ class SafeRequest(Request):  # type: ignore[misc]
             return False
         starts = Wiring.of(self.app).starts
         try:
-            if self.delivery_info.get("redelivered"):
+            # As the child sees it, which has counted this start then.
+            if is_redelivered(SimpleNamespace(delivery_info=self.delivery_info, headers=self._request_dict["headers"])):
                 return bool(starts.read(self.id) < policy.max_lost_starts)
             count = starts.begin(self.id, policy.max_lost_starts)
         except StoreUnavailable as away:

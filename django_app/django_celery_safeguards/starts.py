@@ -40,6 +40,11 @@ class OrmStartCounter:
         delete = self._house.tables.starts.delete()
         self._house.connection.run(lambda cursor: cursor.execute(delete, [self._id(task_id)]))
 
+    def undo(self, task_id: str, count: int) -> None:
+        """Take back the start that made this count."""
+        undo = self._house.tables.starts.update(("count",)) + f" AND {self._house.tables.starts.are(('count',))}"
+        self._house.connection.run(lambda cursor: cursor.execute(undo, [count - 1, self._id(task_id), count]))
+
     def read(self, task_id: str) -> int:
         """Return the count."""
         id_ = self._id(task_id)

@@ -76,3 +76,24 @@ def test_starts_at_once_are_all_counted(starts):
         thread.join()
 
     assert list(range(1, RACERS + 1)) == sorted(counts)
+
+
+def test_start_that_was_put_off_is_taken_back_alone(starts):
+    """Those before it have had no outcome: a message that is put off now and then would never be poison."""
+    starts.begin("t-1", 3)
+    starts.begin("t-1", 3)
+
+    starts.undo("t-1", 2)
+    starts.undo("t-1", 2)
+
+    assert (1, 2) == (starts.read("t-1"), starts.begin("t-1", 3))
+
+
+def test_start_that_was_put_off_takes_back_no_later_one(starts):
+    """Which of two starts was lost nobody can tell: one too many is the safe side."""
+    starts.begin("t-1", 3)
+    starts.begin("t-1", 3)
+
+    starts.undo("t-1", 1)
+
+    assert 2 == starts.read("t-1")
