@@ -113,7 +113,18 @@ def test_more_letters_than_go_at_once_are_refused_before_the_first(desk):
         told = client.get(LETTERS).text
 
     assert (desk.letter(letter).state, desk.queued()) == ("open", 0)
-    assert "501 letters are chosen, and 500 go at once" in told
+    assert "501 letters are chosen, and 500 at most go at once" in told
+
+
+def test_result_is_that_of_one_letter(desk):
+    """One customer's charge would be recorded as that of another."""
+    letters = [desk.bury_unknown(f"one-result-{number}") for number in range(2)]
+    with desk.client("sol") as client:
+        client.do("happened", *map(desk.picked, letters), confirmed="1", reason="seen", result="1")
+        told = client.get(LETTERS).text
+
+    assert ["open", "open"] == [desk.letter(letter).state for letter in letters]
+    assert "2 letters are chosen, and 1 at most" in told
 
 
 @pytest.mark.parametrize("result", ["paid", "NaN", "[1,", "", " "])

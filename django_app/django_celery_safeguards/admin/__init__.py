@@ -12,8 +12,10 @@ Not covered: letters in Redis. The pages then say where they are.
 | `shown` | whose rows are shown |
 | `reading` | lists and pages that only read |
 | `letters` `records` `locks` | one model each |
-| `acting` | replay, discard, resolve, resume: who may, the page that asks, what became of it |
-| `deeds` | the same without a request |
+| `letter_page` `letter_rows` | a letter's page; its row, read |
+| `prospects` | replay, discard, resolve, resume: who may, and what would happen |
+| `acting` | the page that asks, and what became of it |
+| `deeds` `forms` | what is done, without a request; what a person adds to it |
 | `filters` `presenting` | what lists are narrowed by; values in words |
 """
 

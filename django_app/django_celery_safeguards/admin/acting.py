@@ -11,11 +11,10 @@ failure, which nobody has looked at, and is left alone.
 Not covered: a pace. A batch goes as fast as store and broker take it; `safeguards dead replay --per-second` has one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -24,119 +23,23 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.plan import Need
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.deeds import (
-    Done,
-    Given,
-    discard_letter,
-    replay_letter,
-    resolve_letter,
-    resume_letter,
+from django_celery_safeguards.admin.deeds import Done, Given
+from django_celery_safeguards.admin.letter_rows import let_go, reading_of
+from django_celery_safeguards.admin.prospects import (
+    DEEDS,
+    DISCARD,
+    MOST_AT_ONCE,
+    REPLAY,
+    RESUME,
+    Deed,
+    picked_of,
+    possible_deeds,
+    prospect_of,
 )
-from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm
-from django_celery_safeguards.admin.letter_rows import let_go, outlook_of, reading_of
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
-MOST_AT_ONCE = 500
 _TOLD_ONE_BY_ONE = 20
 _MESSAGE_CHARS = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
-    """
-    One thing that can be done to letters.
-
-    Attributes:
-        permission: codename, of this app.
-        button: in the imperative.
-        question: the heading of the page that asks.
-        will: what happens to a letter.
-        run: does it to one letter.
-
-    """
-
-    name: str
-    permission: str
-    button: str
-    question: str
-    will: str
-    form: type[forms.Form]
-    run: Callable[[Any, str, Given], Done]
-
-    def is_allowed(self, request: Any) -> bool:
-        """Whether whoever asks may do it."""
-        return bool(request.user.has_perm(f"django_celery_safeguards.{self.permission}"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
-    """One letter on the page that asks."""
-
-    row: Any
-    picked: str
-    mark: str
-    texts: Any
-    needs_consent: bool = False
-
-    @property
-    def task(self) -> str:
-        """For people."""
-        return presenting.short(self.row.task)
-
-    @property
-    def key(self) -> str:
-        """For people."""
-        return presenting.short(self.row.key)
-
-
-REPLAY = Deed(
-    name="replay",
-    permission="replay_deadletter",
-    button="Replay",
-    question="Send this work again?",
-    will="It is sent again.",
-    form=ReplayForm,
-    run=replay_letter,
-)
-DISCARD = Deed(
-    name="discard",
-    permission="discard_deadletter",
-    button="Discard",
-    question="Give this work up?",
-    will="It is given up: it stays readable, and is never sent again.",
-    form=ReasonForm,
-    run=discard_letter,
-)
-HAPPENED = Deed(
-    name="happened",
-    permission="resolve_deadletter",
-    button="It happened",
-    question="Has this work happened?",
-    will="It is recorded as done, with the result below. Its body does not run.",
-    form=HappenedForm,
-    run=resolve_letter,
-)
-DID_NOT_HAPPEN = Deed(
-    name="did-not-happen",
-    permission="resolve_deadletter",
-    button="It did not happen",
-    question="Has this work not happened?",
-    will="It is sent again, and its body runs.",
-    form=DidNotHappenForm,
-    run=resolve_letter,
-)
-RESUME = Deed(
-    name="resume",
-    permission="replay_deadletter",
-    button="Resume the replay",
-    question="Send this replay again?",
-    will="It is sent again, under the task id that it has.",
-    form=ReplayForm,
-    run=resume_letter,
-)
-DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD)}
 
 
 _STYLES = {REPLAY.name: "default", RESUME.name: "default", DISCARD.name: "sg-danger"}
@@ -172,7 +75,7 @@ class LetterActions:
         row = self.get_object(request, object_id)
         deeds = [] if row is None else [deed for deed in possible_deeds(row) if deed.is_allowed(request)]
         buttons = [(deed.button, self._url_of(deed), _STYLES.get(deed.name, "")) for deed in deeds]
-        context = {"buttons": buttons, "picked": None if row is None else _picked(row), **(extra_context or {})}
+        context = {"buttons": buttons, "picked": None if row is None else picked_of(row), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
     # What was done is done, whatever happens to the request afterwards, and so is its entry in the log.
@@ -188,8 +91,8 @@ class LetterActions:
             raise PermissionDenied
         picked = dict.fromkeys(request.POST.getlist("letter"))
         rows = self._rows(request, [each.partition(":")[0] for each in picked])
-        if len(picked) > MOST_AT_ONCE or not rows:
-            return self._refused(request, len(picked))
+        if len(picked) > wanted.most_at_once or not rows:
+            return self._refused(request, wanted, len(picked))
         is_confirmed = "confirmed" in request.POST
         form = wanted.form(request.POST if is_confirmed else None)
         if not is_confirmed or not form.is_valid():
@@ -199,18 +102,18 @@ class LetterActions:
 
     def _asked_for_selected(self: Any, request: Any, deed: Deed, queryset: Any) -> Any:
         count = queryset.count()
-        if count > MOST_AT_ONCE:
-            return self._refused(request, count)
+        if count > deed.most_at_once:
+            return self._refused(request, deed, count)
         return self._ask(request, deed, list(queryset), deed.form())
 
     def _rows(self: Any, request: Any, ids: Iterable[str]) -> list[Any]:
-        found = self.get_queryset(request).in_bulk(list(ids)[: MOST_AT_ONCE + 1])
+        found = self.get_queryset(request).in_bulk(list(ids)[:MOST_AT_ONCE])
         return [found[id_] for id_ in dict.fromkeys(ids) if id_ in found]
 
-    def _refused(self: Any, request: Any, count: int) -> Any:
-        if count > MOST_AT_ONCE:
-            how = "narrow the list, or use celery -A <project> safeguards dead replay --all --per-second"
-            text = f"{count} letters are chosen, and {MOST_AT_ONCE} go at once: {how}"
+    def _refused(self: Any, request: Any, deed: Deed, count: int) -> Any:
+        if count > deed.most_at_once:
+            how = "choose fewer, or use celery -A <project> safeguards dead, which also keeps a pace"
+            text = f"{count} letters are chosen, and {deed.most_at_once} at most go at once: {how}."
         else:
             text = "There is no such letter."
         self.message_user(request, text, messages.ERROR)
@@ -246,7 +149,7 @@ class LetterActions:
         )
         app, succeeded = current_app_with_tasks(), []
         for row in rows:
-            picked = _picked(row)
+            picked = picked_of(row)
             done = _done(app, deed, row, given, has_seen=picked in seen, may_run_twice=picked in asked)
             because = f" Reason: {given.reason}" if given.reason else ""
             self.log_change(request, row, f"{deed.button}: {clean(done.text, _MESSAGE_CHARS)}.{because}")
@@ -278,51 +181,6 @@ class LetterActions:
         return f"admin:{self.opts.app_label}_{self.opts.model_name}"
 
 
-def possible_deeds(row: Any) -> list[Deed]:
-    """Return what can be done to a letter as it stands; whoever is faster may make it impossible."""
-    letter = reading_of(row).letter
-    if letter is None or letter.state not in {"open", "replaying"}:
-        return []
-    found, is_open = outlook_of(row), letter.state == "open"
-    deeds = []
-    if found.refused is None or found.needs is Need.CONSENT:
-        deeds.append(REPLAY if is_open else RESUME)
-    if found.needs is Need.VERDICT:
-        deeds.append(HAPPENED)
-    if found.needs is Need.VERDICT or (found.needs is Need.CONSENT and is_open):
-        deeds.append(DID_NOT_HAPPEN)
-    return [*deeds, DISCARD] if is_open else deeds
-
-
-def prospect_of(deed: Deed, row: Any) -> Prospect:
-    """Return what a deed would do to a letter."""
-    letter = reading_of(row).letter
-    said: dict[str, Any] = {"row": row, "picked": _picked(row)}
-    if letter is None:
-        return Prospect(**said, mark="no", texts=presenting.lines([f"It cannot be read: {reading_of(row).problem}"]))
-    if deed is DISCARD:
-        return _prospect_of_discard(letter, said)
-    found = outlook_of(row)
-    if deed in possible_deeds(row):
-        if deed.form is ReplayForm and found.needs is Need.CONSENT:
-            texts = ["It may run twice, so it is sent only with consent.", f"Why: {found.refused}.", *found.notes]
-            return Prospect(**said, mark="asks", texts=presenting.lines(texts), needs_consent=True)
-        return Prospect(**said, mark="yes", texts=presenting.lines([deed.will, *found.notes]))
-    refused = presenting.outlook_in_words(found)
-    return Prospect(**said, mark="no", texts=refused)
-
-
-def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
-    if letter.state != "open":
-        return Prospect(**said, mark="no", texts=presenting.lines([f"The letter is {letter.state}."]))
-    texts = [DISCARD.will]
-    if letter.key is not None:
-        texts.append(f"Key {letter.key} is free for a new publication.")
-    if letter.effect_possible:
-        texts.append("An outside effect is possible, and stays unknown.")
-    return Prospect(**said, mark="yes", texts=presenting.lines(texts))
-
-
 def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_run_twice: bool) -> Done:
     letter_id, needs_consent = _letter_id(row), may_run_twice and prospect_of(deed, row).needs_consent
     let_go(row)
@@ -334,11 +192,6 @@ def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_r
 def _letter_id(row: Any) -> str:
     letter = reading_of(row).letter
     return letter.id if letter is not None else str(row.letter_id)
-
-
-def _picked(row: Any) -> str:
-    """Return a row and the failure that a person has looked at."""
-    return f"{row.pk}:{row.last_failed_us}"
 
 
 def _sentence(done: Done) -> str:

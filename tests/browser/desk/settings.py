@@ -7,6 +7,7 @@ import json
 import os
 
 from tests.browser.desk import where
+from tests.support import databases
 
 SECRET_KEY = "tests"
 DEBUG = True
@@ -46,6 +47,11 @@ TEMPLATES = [
     }
 ]
 DATABASES = {
-    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ[where.USERS_FILE], "ATOMIC_REQUESTS": True},
+    "default": {
+        **databases.sqlite(os.environ[where.USERS_FILE]),
+        "ATOMIC_REQUESTS": True,
+    },
     where.STORE_ALIAS: {**json.loads(os.environ[where.DATABASE]), "ATOMIC_REQUESTS": True},
 }
+# Two people log in at the same instant: a transaction that begins by reading could not wait for the other's write.
+DATABASES["default"]["OPTIONS"] |= {"transaction_mode": "IMMEDIATE", "timeout": 30}

@@ -1,0 +1,171 @@
+"""What can be done to letters, and what a person is told of each letter before it is done."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+
+from celery_safeguards.replay.plan import Need
+from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.deeds import (
+    Done,
+    Given,
+    discard_letter,
+    replay_letter,
+    resolve_letter,
+    resume_letter,
+)
+from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm
+from django_celery_safeguards.admin.letter_rows import outlook_of, reading_of
+
+MOST_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """
+    One thing that can be done to letters.
+
+    Attributes:
+        permission: codename, of this app.
+        button: in the imperative.
+        question: the heading of the page that asks.
+        will: what happens to a letter.
+        run: does it to one letter.
+        most_at_once: letters; a result is that of one.
+
+    """
+
+    name: str
+    permission: str
+    button: str
+    question: str
+    will: str
+    form: type[forms.Form]
+    run: Callable[[Any, str, Given], Done]
+    most_at_once: int = MOST_AT_ONCE
+
+    def is_allowed(self, request: Any) -> bool:
+        """Whether whoever asks may do it."""
+        return bool(request.user.has_perm(f"django_celery_safeguards.{self.permission}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """One letter on the page that asks."""
+
+    row: Any
+    picked: str
+    mark: str
+    texts: Any
+    needs_consent: bool = False
+
+    @property
+    def task(self) -> str:
+        """For people."""
+        return presenting.short(self.row.task)
+
+    @property
+    def key(self) -> str:
+        """For people."""
+        return presenting.short(self.row.key)
+
+
+REPLAY = Deed(
+    name="replay",
+    permission="replay_deadletter",
+    button="Replay",
+    question="Send this work again?",
+    will="It is sent again.",
+    form=ReplayForm,
+    run=replay_letter,
+)
+DISCARD = Deed(
+    name="discard",
+    permission="discard_deadletter",
+    button="Discard",
+    question="Give this work up?",
+    will="It is given up: it stays readable, and is never sent again.",
+    form=ReasonForm,
+    run=discard_letter,
+)
+HAPPENED = Deed(
+    name="happened",
+    permission="resolve_deadletter",
+    button="It happened",
+    question="Has this work happened?",
+    will="It is recorded as done, with the result below. Its body does not run.",
+    most_at_once=1,
+    form=HappenedForm,
+    run=resolve_letter,
+)
+DID_NOT_HAPPEN = Deed(
+    name="did-not-happen",
+    permission="resolve_deadletter",
+    button="It did not happen",
+    question="Has this work not happened?",
+    will="It is sent again, and its body runs.",
+    form=DidNotHappenForm,
+    run=resolve_letter,
+)
+RESUME = Deed(
+    name="resume",
+    permission="replay_deadletter",
+    button="Resume the replay",
+    question="Send this replay again?",
+    will="It is sent again, under the task id that it has.",
+    form=ReplayForm,
+    run=resume_letter,
+)
+DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD)}
+
+
+def possible_deeds(row: Any) -> list[Deed]:
+    """Return what can be done to a letter as it stands; whoever is faster may make it impossible."""
+    letter = reading_of(row).letter
+    if letter is None or letter.state not in {"open", "replaying"}:
+        return []
+    found, is_open = outlook_of(row), letter.state == "open"
+    deeds = []
+    if found.refused is None or found.needs is Need.CONSENT:
+        deeds.append(REPLAY if is_open else RESUME)
+    if found.needs is Need.VERDICT:
+        deeds.append(HAPPENED)
+    if found.needs is Need.VERDICT or (found.needs is Need.CONSENT and is_open):
+        deeds.append(DID_NOT_HAPPEN)
+    return [*deeds, DISCARD] if is_open else deeds
+
+
+def prospect_of(deed: Deed, row: Any) -> Prospect:
+    """Return what a deed would do to a letter."""
+    letter = reading_of(row).letter
+    said: dict[str, Any] = {"row": row, "picked": picked_of(row)}
+    if letter is None:
+        return Prospect(**said, mark="no", texts=presenting.lines([f"It cannot be read: {reading_of(row).problem}"]))
+    if deed is DISCARD:
+        return _prospect_of_discard(letter, said)
+    found = outlook_of(row)
+    if deed in possible_deeds(row):
+        if deed.form is ReplayForm and found.needs is Need.CONSENT:
+            texts = ["It may run twice, so it is sent only with consent.", f"Why: {found.refused}.", *found.notes]
+            return Prospect(**said, mark="asks", texts=presenting.lines(texts), needs_consent=True)
+        return Prospect(**said, mark="yes", texts=presenting.lines([deed.will, *found.notes]))
+    refused = presenting.outlook_in_words(found)
+    return Prospect(**said, mark="no", texts=refused)
+
+
+def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
+    if letter.state != "open":
+        return Prospect(**said, mark="no", texts=presenting.lines([f"The letter is {letter.state}."]))
+    texts = [DISCARD.will]
+    if letter.key is not None:
+        texts.append(f"Key {letter.key} is free for a new publication.")
+    if letter.effect_possible:
+        texts.append("An outside effect is possible, and stays unknown.")
+    return Prospect(**said, mark="yes", texts=presenting.lines(texts))
+
+
+def picked_of(row: Any) -> str:
+    """Return a row and the failure that a person has looked at."""
+    return f"{row.pk}:{row.last_failed_us}"
