@@ -262,7 +262,7 @@ class Admission:
             raise Ignore("the body has ignored this message before")
         waits = has_continuation(delivery.request) and delivery.request.id not in record.continued_by
         if waits and record.result_form is not ResultForm.STORED:
-            # None, or a marker, would be taken for the result by whatever waits for it. What was published waits for none.
+            # None, or a marker, would be taken for the result by whatever waits for it. A publish waits for none.
             send_publishes(delivery, record)
             reason = f"the work is done, but its result is not stored ({record.result_form}), and a task waits for it"
             self._refuse_with_letter("unstored", FailureKind.DATA, reason)

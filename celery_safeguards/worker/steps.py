@@ -10,6 +10,7 @@ from typing import Any
 from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end
+from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.policy import Declared
@@ -38,7 +39,14 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def worker_findings(app: Any) -> list[Finding]:
-    """Return what a person should look at before a worker of this app runs."""
+    """
+    Return what a person should look at before a worker of this app runs; no store is asked.
+
+    Raises:
+        ConfigurationError: it could not run.
+
+    """
+    atomic_stores(app)
     return [*undeclared_tasks(app), *odd_schedules(app), *short_locks(app), *further_findings(app)]
 
 
@@ -86,13 +94,8 @@ def unbounded_transactions(app: Any) -> list[Finding]:
         ConfigurationError: the records of an atomic task are not in its database.
 
     """
-    by_alias: dict[str, list[str]] = {}
-    for name, task in _guarded(app):
-        if task.plan is not None and task.plan.idempotent.atomic is not None:
-            by_alias.setdefault(task.plan.idempotent.atomic, []).append(name)
     findings = []
-    for alias, names in by_alias.items():
-        store = Wiring.of(app).atomic_store(alias, joined=False)
+    for alias, (store, names) in atomic_stores(app).items():
         try:
             found = store.unbounded()
         except StoreUnavailable as error:
@@ -100,6 +103,23 @@ def unbounded_transactions(app: Any) -> list[Finding]:
             continue
         findings += [Finding("SG130", f"{', '.join(names)}: database {alias!r}: {each}") for each in found]
     return findings
+
+
+def atomic_stores(app: Any) -> dict[str, tuple[AtomicStore, list[str]]]:
+    """
+    Return by database the store of the records of atomic tasks, and their names.
+
+    Raises:
+        ConfigurationError: the records of an atomic task are not in its database.
+
+    """
+    found: dict[str, tuple[AtomicStore, list[str]]] = {}
+    is_eager = bool(app.conf.task_always_eager)
+    for name, task in _guarded(app):
+        alias = None if task.plan is None else task.plan.idempotent.atomic
+        if alias is not None:
+            found.setdefault(alias, (Wiring.of(app).atomic_store(alias, joined=is_eager), []))[1].append(name)
+    return found
 
 
 def _guarded(app: Any) -> list[tuple[str, Any]]:

@@ -99,11 +99,11 @@ def check_tasks(databases: Sequence[str] | None = None, **_: Any) -> list[CheckM
     app.loader.import_default_modules()
     try:
         findings = worker_findings(app)
+        # As Django has it: without `--database` no check connects to one.
         if _alias_in_use() in (databases or ()):
             findings += unbounded_transactions(app)
-    except ConfigurationError:
-        # SG201 says it.
-        return []
+    except ConfigurationError as error:
+        return [_message(Error, "SG201", str(error))]
     return [_of_finding(each) for each in findings if each.id not in {"SG220", "SG221"}]
 
 
