@@ -1,4 +1,8 @@
-"""The post-condition: the result is checked in the data before success is recorded."""
+"""
+What is checked between a body's return and its success: its own post-condition, and what other packages know of.
+
+The Django app, for instance, knows whether a body has left a transaction open: what it wrote there is not committed.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +19,21 @@ class PostconditionFailed(SafeguardsError):
     """Raised when `ensure` says False, or raises: the body ran, and its effect is not what it should be."""
 
     sg_failure_kind = FailureKind.INVARIANT
+
+
+_CHECKS: list[Callable[[Any, Any], None]] = []
+
+
+def check_bodies(check: Callable[[Any, Any], None]) -> None:
+    """Have `check(task, request)` called after each body of this process; what it raises fails the attempt."""
+    if check not in _CHECKS:
+        _CHECKS.append(check)
+
+
+def check_body(task: Any, request: Any) -> None:
+    """Raise what a check of another package finds of a body that has returned."""
+    for check in _CHECKS:
+        check(task, request)
 
 
 def check_postcondition(ensure: Callable[..., Any], result: Any, arguments: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ from celery_safeguards.pipeline.burial import burial_fields
 from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seconds_to_send
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
-from celery_safeguards.pipeline.ensuring import check_postcondition
+from celery_safeguards.pipeline.ensuring import check_body, check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
 from celery_safeguards.pipeline.locking import Skipped, renewed_here
 from celery_safeguards.pipeline.receiving import received
@@ -109,6 +109,7 @@ class KeyedRun:
         with running(self._safe):
             result = delivery.task.run(*delivery.args, **delivery.kwargs)
             raise_asked_retry(delivery.request)
+            check_body(delivery.task, delivery.request)
             if delivery.policy.ensure is not None:
                 check_postcondition(delivery.policy.ensure, result, delivery.arguments())
         return result

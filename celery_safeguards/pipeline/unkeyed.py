@@ -21,7 +21,7 @@ from celery_safeguards.pipeline.continuing import hand_on
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered
 from celery_safeguards.pipeline.deferring import is_overdue, put_off
-from celery_safeguards.pipeline.ensuring import check_postcondition
+from celery_safeguards.pipeline.ensuring import check_body, check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, lock_ask, take_lock
 from celery_safeguards.pipeline.refusing import bury_nameless
@@ -69,6 +69,7 @@ def _run(
         with running(Safe(request.id, request.retries + 1, unprotected_key, lock)):
             result = task.run(*args, **kwargs)
             raise_asked_retry(request)
+            check_body(task, request)
             if task.policy.ensure is not None:
                 check_postcondition(task.policy.ensure, result, bind(body_signature(task.run), args, kwargs))
     except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on

@@ -19,6 +19,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from celery_safeguards.ledger.record import Record
 from django_celery_safeguards import rows
+from django_celery_safeguards.after_task import OF_A_BODY
 from django_celery_safeguards.house import House
 from django_celery_safeguards.sql import Dialect, set_up_clock
 
@@ -87,6 +88,8 @@ class OrmTransaction:
 
     def write(self, key: RecordKey, record: Record, expires_us: int) -> bool:
         """See `Transaction.write`."""
+        if self._connection.atomic_blocks[-1:] != [self._atomic]:
+            raise SafeguardsError(f"the body has left an atomic block of database {self._alias!r} open")
         table, namespace = self._house.tables.records, self._house.namespace
         row = [*rows.record_row(record), expires_us]
         columns = (*rows.RECORD, "expires_us")
@@ -117,6 +120,8 @@ class OrmTransaction:
         if atomic is None:
             return
         try:
+            for left in self._left_inside(atomic):
+                left.__exit__(_RolledBack, _RolledBack(), None)
             atomic.__exit__(_RolledBack, _RolledBack(), None)
         except Error:
             # Its server is gone: it has rolled back by itself.
@@ -143,6 +148,7 @@ class OrmTransaction:
                 f"Idempotent(atomic={self._alias!r}): that database has AUTOCOMMIT off, so no COMMIT would come"
             )
         atomic = transaction.atomic(using=self._alias)
+        setattr(atomic, OF_A_BODY, True)
         atomic.__enter__()
         self._atomic = atomic
         with self._connection.cursor() as cursor:
@@ -152,6 +158,11 @@ class OrmTransaction:
             return None
         seen, self._stored_rev = found
         return seen
+
+    def _left_inside(self, atomic: Any) -> list[Any]:
+        """Return the blocks that the body has entered and not left, the last one first."""
+        blocks = self._connection.atomic_blocks
+        return blocks[: blocks.index(atomic) : -1] if atomic in blocks else []
 
     def _close(self) -> None:
         """Close a connection in a state that nobody knows; one that was joined is its caller's."""

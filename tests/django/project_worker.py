@@ -53,27 +53,27 @@ def hang():
     threading.Event().wait(50)
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, retry=None))
 def leave_atomic():
     kept.append(transaction.atomic())
     kept[-1].__enter__()
     mark("atomic")
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, retry=None))
 def leave_manual():
     transaction.set_autocommit(False)
     mark("manual")
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, retry=None))
 def leave_raw():
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
     mark("raw")
 
 
-@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True))
+@shared_task(base=SafeTask, safeguards=Safeguards(repeatable=True, retry=None))
 def leave_nothing():
     with transaction.atomic():
         mark("kept")

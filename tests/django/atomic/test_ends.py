@@ -166,6 +166,26 @@ def test_body_that_marks_its_transaction_for_rollback_has_failed(bench):
     assert ("FAILURE", []) == (bench.deliver().state, bench.effects())
 
 
+def test_body_that_leaves_a_block_open_has_failed(bench):
+    """Django would end the inner block in place of ours: acknowledged as done, and rolled back at some time after."""
+    starts = []
+
+    def body(self, number):
+        starts.append(number)
+        bench.has_effect(number)
+        if len(starts) == 1:
+            transaction.atomic(using=bench.alias).__enter__()
+            transaction.atomic(using=bench.alias).__enter__()
+
+    task = bench.atomic(body)
+    task.delay(7)
+
+    assert ("RETRY", []) == (bench.deliver().state, bench.effects())
+    assert not connections[bench.alias].in_atomic_block
+    bench.drain()
+    assert ([7], State.DONE) == (bench.effects(), bench.record(task, 7).state)
+
+
 def test_ignore_is_an_end_and_commits(bench):
     """`replace` hands the work on, and ends so: what it published would be lost."""
 
