@@ -12,7 +12,8 @@ from example_project.demo import faults
 from example_project.demo.plan import Fate
 from example_project.demo.processes import DemoFailed, stop_if_interrupted, wait_until
 from example_project.demo.report import Finding
-from example_project.demo.side import RESEND_AFTER_SECONDS, WORKERS, GuardedSide, PlainSide
+from example_project.demo.side import WORKERS
+from example_project.demo.sides import RESEND_AFTER_SECONDS, GuardedSide, PlainSide
 
 _SETTLED_SECONDS = 120
 
