@@ -5,7 +5,7 @@ Every publish of an app passes its `amqp.send_task_message` (celery 5.5 to 5.7, 
 `apply_async`, canvas, `send_task`. There it is turned aside while an atomic body runs in this thread; its task id is
 allocated by then. So a broker that is down fails no body, and a body that is rolled back has published nothing.
 
-Not covered, and sent at once: publishes by another app, by kombu alone, and from other threads.
+Not covered, and sent at once: publishes by another app, by kombu alone, to another broker, and from other threads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,13 +74,20 @@ def _hook(app: Any) -> None:
 
     def send_or_keep(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:
         keep = keeper(app)
-        if keep is None:
+        if keep is None or _goes_elsewhere(app, producer):
             return send(producer, name, message, *args, **options)
         return keep(_text_of(app, name, message, options))
 
     # Two threads that are first at once hook twice: the outer one keeps, and the inner one sees nothing.
     setattr(send_or_keep, _HOOKED, True)
     app.amqp.send_task_message = send_or_keep
+
+
+def _goes_elsewhere(app: Any, producer: Any) -> bool:
+    """Whether a publish has a connection of its own to another broker, which only its caller can open again."""
+    given, own = producer.connection, app.connection_for_write()
+    # With alternatives, the broker of the moment says nothing.
+    return bool((given.alt or given.as_uri()) != (own.alt or own.as_uri()))
 
 
 def _text_of(app: Any, name: str, message: Any, options: dict[str, Any]) -> str:

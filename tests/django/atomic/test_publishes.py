@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, chain, chord, group
 from celery.exceptions import Ignore
 from django.db import transaction
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from celery_safeguards import Idempotent, Safeguards
@@ -328,6 +328,20 @@ def test_another_apps_publish_is_not_kept(bench):
             with other.connection_for_read() as connection:
                 queue = other.amqp.queues[other.conf.task_default_queue](connection.default_channel)
                 assert queue.get(no_ack=True) is not None
+
+        bench.atomic(body, retry=None).delay(7)
+
+        assert "SUCCESS" == bench.deliver().state
+
+
+def test_publish_to_another_broker_is_sent_at_once(bench, child):
+    """Kept, it would be sent to the app's own."""
+    with Connection("memory://elsewhere") as elsewhere:
+
+        def body(self, number):
+            child.apply_async((number,), connection=elsewhere)
+            # In memory all brokers are one.
+            assert 1 == bench.waiting()
 
         bench.atomic(body, retry=None).delay(7)
 
