@@ -115,7 +115,11 @@ class AtomicStore(AdmissionStore, Protocol):
         ...
 
     def unbounded(self) -> list[str]:
-        """Return what lets a transaction outlive its client: a text for each, with the remedy."""
+        """
+        Return what lets a transaction outlive its client: a text for each, with the remedy.
+
+        Raises `ConfigurationError` where the database cannot carry atomic bodies at all.
+        """
         ...
 
 

@@ -91,7 +91,7 @@ def unbounded_transactions(app: Any) -> list[Finding]:
     Return what lets the transactions of atomic tasks outlive a client that is gone; asks each database once.
 
     Raises:
-        ConfigurationError: the records of an atomic task are not in its database.
+        ConfigurationError: the records of an atomic task are not in its database, or that cannot carry it.
 
     """
     findings = []

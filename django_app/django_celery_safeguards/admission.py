@@ -27,7 +27,7 @@ from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.purging import purge
 from django_celery_safeguards.room import OrmRoom
 from django_celery_safeguards.sql import shown
-from django_celery_safeguards.transactions import OrmTransaction, check_can_lock, claimed
+from django_celery_safeguards.transactions import OrmTransaction, check_fits, claimed
 from django_celery_safeguards.waking import send
 
 T = TypeVar("T")
@@ -64,8 +64,8 @@ class OrmAdmissionStore(AdmissionRules):
 
     def transaction(self) -> OrmTransaction:
         """See `AtomicStore.transaction`."""
-        check_can_lock(self.house.dialect, self.alias)
-        return OrmTransaction(self.house, may_join=isinstance(self.house.connection, JoinedConnection))
+        check_fits(self.house.dialect, self.alias)
+        return OrmTransaction(self.house, may_join=self._is_joined)
 
     def standing(self, key: RecordKey) -> Seen | None:
         """See `AtomicStore.standing`."""
@@ -74,6 +74,7 @@ class OrmAdmissionStore(AdmissionRules):
 
     def unbounded(self) -> list[str]:
         """See `AtomicStore.unbounded`."""
+        check_fits(self.house.dialect, self.alias)
         return unbounded_on(self.alias) if self.house.dialect.vendor == "postgresql" else []
 
     def step(self, act: Callable[[Room], T], *, heard: bool = True) -> T:

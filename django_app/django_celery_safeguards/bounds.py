@@ -5,6 +5,7 @@ Until the server notices, it keeps the transaction's try-lock, and every deliver
 PostgreSQL notices a dead host after two hours, and never a client that is alive and has forgotten its transaction.
 """
 
+import copy
 from typing import Any
 
 from django.db import connections
@@ -25,6 +26,9 @@ def unbounded_on(alias: str) -> list[str]:
 
     """
     wrapper = connections.create_connection(alias)
+    # By a connection of its own: the threads and sockets of a pool would be the main process's, and its children's.
+    wrapper.settings_dict = copy.deepcopy(wrapper.settings_dict)
+    wrapper.settings_dict["OPTIONS"].pop("pool", None)
     try:
         with wrapper.cursor() as cursor:
             return [*_idle(cursor), *_keepalives(cursor)]

@@ -24,6 +24,8 @@ from django_celery_safeguards.house import House
 from django_celery_safeguards.sql import Dialect, set_up_clock
 
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_NO_COMMIT = """\
+Idempotent(atomic={alias!r}): autocommit is off there, and Django's block a savepoint, whose end is no COMMIT"""
 _FOUND = (*rows.HEAD, "body", "expires_us")
 
 
@@ -143,10 +145,7 @@ class OrmTransaction:
 
     def _begin(self, key: RecordKey) -> Seen | None:
         if not (self.is_joined or self._connection.get_autocommit()):
-            # Django's block is a savepoint there, and its end no COMMIT.
-            raise ConfigurationError(
-                f"Idempotent(atomic={self._alias!r}): that database has AUTOCOMMIT off, so no COMMIT would come"
-            )
+            raise ConfigurationError(_NO_COMMIT.format(alias=self._alias))
         atomic = transaction.atomic(using=self._alias)
         setattr(atomic, OF_A_BODY, True)
         atomic.__enter__()
@@ -209,8 +208,10 @@ def claimed(house: House, cursor: Any, key: RecordKey) -> tuple[Seen, int | None
     return Seen(None if is_over else record, int(now_us)), record.rev
 
 
-def check_can_lock(dialect: Dialect, alias: str) -> None:
-    """Raise `ConfigurationError` where the database has no try-lock that ends with its transaction."""
+def check_fits(dialect: Dialect, alias: str) -> None:
+    """Raise `ConfigurationError` where a database has no try-lock for the length of a transaction, or none commits."""
+    if not connections.settings[alias]["AUTOCOMMIT"]:
+        raise ConfigurationError(_NO_COMMIT.format(alias=alias))
     if dialect.vendor not in {"postgresql", "sqlite"}:
         raise ConfigurationError(f"Idempotent(atomic={alias!r}): needs PostgreSQL, or SQLite in development")
 

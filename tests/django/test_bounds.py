@@ -7,6 +7,7 @@ import logging
 import pytest
 from celery import Celery
 from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 from celery_safeguards import Idempotent, Safeguards, SafeTask
 from celery_safeguards.errors import ConfigurationError
@@ -25,8 +26,9 @@ def findings(postgres_url):
     def find(**changes):
         with postgres.fresh_database(postgres_url) as url:
             given = databases.postgres(url)
-            given |= {name: value for name, value in changes.items() if name != "options"}
+            given |= {name: value for name, value in changes.items() if name not in {"options", "pool"}}
             given["OPTIONS"] |= {"options": changes.get("options", "")}
+            given["OPTIONS"] |= {name: changes[name] for name in ("pool",) if name in changes}
             with databases.added("bounded", given) as alias, app_with_atomic_task(alias) as app:
                 return unbounded_transactions(app)
 
@@ -88,3 +90,15 @@ def test_worker_whose_records_are_elsewhere_does_not_start(sqlite_alias):
         pytest.raises(ConfigurationError, match="django://sqlite"),
     ):
         unbounded_transactions(app)
+
+
+def test_worker_whose_database_never_commits_does_not_start(findings):
+    """The same; before, each would have been acknowledged, and its effect gone."""
+    with pytest.raises(ConfigurationError, match="autocommit is off"):
+        findings(AUTOCOMMIT=False)
+
+
+def test_bounds_are_asked_without_the_projects_pool(findings):
+    """Opened in the main process, a pool would come to each child with its sockets, and without its threads."""
+    assert 2 == len(findings(pool=True))
+    assert "bounded" not in DatabaseWrapper._connection_pools

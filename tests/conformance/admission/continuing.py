@@ -38,6 +38,18 @@ class WhatFollows:
 
         assert ("t-1", "t-2") == store.read(KEY).continued_by
 
+    def test_mark_of_one_id_leaves_another_its_right_to_send(self, store):
+        """A failure is marked late, when a replay has succeeded and is sending: what it has not sent would be lost."""
+        record = claimed(store)
+        fields = {"state": State.DONE, "continuing": "t-1", "publishes": ("a message",)}
+        change = Change(fields=fields, after_seconds={"lease_until_us": LEASE_SECONDS}, retention_seconds=HOUR_SECONDS)
+        store.settle(KEY, record, State.IN_PROGRESS, change)
+
+        store.end_continuing(KEY, "t-2")
+
+        assert Continuing.BUSY == store.begin_continuing(KEY, "t-3", LEASE_SECONDS)
+        assert ("a message",) == store.read(KEY).publishes
+
     def test_sender_that_died_leaves_its_lease(self, under_test, store):
         """The rest of a chain would be lost with the process that was about to send it."""
         done(store, claimed(store))
