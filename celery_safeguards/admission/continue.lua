@@ -21,7 +21,10 @@ if ARGV[4] == 'end' then
   local is_final = is_done or (r and (r.state == 'dead' or r.state == 'quarantined'))
   if is_final and not known then
     sent[#sent + 1] = ARGV[3]
-    fields.continued_by, fields.continuing = sent, nil
+    fields.continued_by = sent
+    if fields.continuing == ARGV[3] then
+      fields.continuing = nil
+    end
     r.body = cjson.encode(fields)
     put(KEYS[2], r, nil)
   end

@@ -188,8 +188,9 @@ class AdmissionRules(ABC):
         def act(room: Room) -> None:
             record = room.record(key)
             if record is not None and record.state in _FINAL and task_id not in record.continued_by:
-                sent = (*record.continued_by, task_id)
-                _put(room, key, record, continued_by=sent, continuing="", publishes=())
+                # A failure is marked without a right to send: by then a replay may have succeeded, and be sending.
+                sent = {"continuing": "", "publishes": ()} if record.continuing == task_id else {}
+                _put(room, key, record, continued_by=(*record.continued_by, task_id), **sent)
 
         self.step(act)
 

@@ -207,7 +207,11 @@ class AdmissionStore(Protocol):
         ...
 
     def end_continuing(self, key: RecordKey, task_id: str) -> None:
-        """Note that what follows, or the failure, was sent for this task id; nothing if the record is not final."""
+        """
+        Note that what follows, or the failure, was sent for this task id, and end its right to send, not another's.
+
+        Nothing if the record is not final.
+        """
         ...
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
