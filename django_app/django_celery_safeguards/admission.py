@@ -57,6 +57,10 @@ class OrmAdmissionStore(AdmissionRules):
         """See `AtomicStore.alias`."""
         return self.house.connection.alias
 
+    @property
+    def _is_joined(self) -> bool:
+        return isinstance(self.house.connection, JoinedConnection)
+
     def joined(self) -> "OrmAdmissionStore":
         """See `AtomicStore.joined`."""
         house = self.house
@@ -79,8 +83,9 @@ class OrmAdmissionStore(AdmissionRules):
 
     def step(self, act: Callable[[Room], T], *, heard: bool = True) -> T:
         """See `AdmissionRules.step`."""
-        # Apart from the transaction: the state is one row, and everybody would wait for whoever writes it.
-        view = self.house.look(heard=heard)
+        # Apart from the transaction: the state is one row, and everybody would wait for whoever writes it. So nobody is
+        # heard by a caller's connection, whose transaction may be open for long.
+        view = self.house.look(heard=heard and not self._is_joined)
 
         def transact(cursor: Any) -> T:
             room = OrmRoom(self.house, cursor, view)

@@ -104,6 +104,19 @@ def test_eager_task_that_fails_for_good_leaves_the_transaction_usable(bench, tas
     assert [8] == bench.effects()
 
 
+@pytest.mark.parametrize("alias", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_eager_task_lets_no_worker_wait_for_its_callers_commit(bench, task):
+    """Workers that could not tell that they live would end their children."""
+    task.failures = 9
+    with connections[bench.alias].cursor() as cursor:
+        # Nobody was heard for a while: whoever is heard now writes it down.
+        cursor.execute("UPDATE django_celery_safeguards_storestate SET pulse_us = pulse_us - 10000000")
+
+    with transaction.atomic(using=bench.alias):
+        assert task.apply((7,)).failed()
+        bench.store.renew({})
+
+
 def test_eager_task_works_beside_a_store_in_memory(bench, alias):
     """A project's tests, which keep everything else in memory, could not call it."""
     bench.app.conf.task_always_eager = True
