@@ -181,6 +181,10 @@ class AtomicGate(Gate):
             raise RecordMoved(str(self.key))
         return record
 
+    def lost_starts_of(self, record: Record | None) -> int:
+        """Return how many starts had no outcome: those of this message, and what the record has of another policy."""
+        return max(self.lost_starts, super().lost_starts_of(record))
+
     def is_committed(self, hold: Hold) -> bool | None:
         """Return whether this delivery's COMMIT has happened; None: not over yet. Raises `StoreUnavailable`."""
         seen = self.records.standing(self.key)

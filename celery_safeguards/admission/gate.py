@@ -224,6 +224,10 @@ class Gate:
             lock = replace(lock, fence=answer.lock_fence, epoch=lock.epoch or view.epoch)
         return self._held(answer.record, asked_at, view, lock)
 
+    def lost_starts_of(self, record: Record | None) -> int:
+        """Return how many starts had no outcome, for the letter."""
+        return record.lost_starts if record else 0
+
     def read(self) -> Record | None:
         """Return the record as it stands."""
         return self._store.read(self.key)

@@ -149,7 +149,7 @@ class Delivery:
             effect_possible=effect_possible,
             error=error or ErrorText(type="", message=reason),
             attempts=record.attempt if record else 0,
-            lost_starts=record.lost_starts if record else 0,
+            lost_starts=self.gate.lost_starts_of(record),
             key=self.key,
             scope=self.gate.key.scope,
         )

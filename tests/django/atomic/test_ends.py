@@ -255,6 +255,7 @@ def test_body_that_kills_its_process_each_time_is_poison(bench):
 
     (letter,) = bench.all_letters()
     assert (3, FailureKind.WORKER_LOST, False) == (len(starts), letter.kind, letter.effect_possible)
+    assert 3 == letter.lost_starts
     assert (State.DEAD, []) == (bench.record(task, 7).state, bench.effects())
 
 
