@@ -58,7 +58,8 @@ class Shop:
         self._env = {**where, apps.GATEWAY_URL: gateway.url}
         if self._database is not None:
             self._env[shop_app.DATABASE] = json.dumps(self._database)
-            self._stack.callback(lambda: databases.remove(shop_app.DATABASE_ALIAS))
+            # Of two shops at a time, one may be open for a whole module.
+            enter(databases.kept(shop_app.DATABASE_ALIAS))
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self._env.items():
                 patch.setenv(name, value)

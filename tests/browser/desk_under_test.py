@@ -255,7 +255,9 @@ class Desk:
 
     def _start_server(self):
         log_path = self._directory / "server.log"
-        command = [sys.executable, "-m", "django", "runserver", "--noreload", f"{HOST}:{self.port}"]
+        # As a web server starts: `runserver` alone looks at the checks, and would refuse what the pages have to tell.
+        options = ["--noreload", "--skip-checks"]
+        command = [sys.executable, "-m", "django", "runserver", *options, f"{HOST}:{self.port}"]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 command,

@@ -56,6 +56,18 @@ def added(alias, given):
         remove(alias)
 
 
+@contextlib.contextmanager
+def kept(alias):
+    """Leave a name as it was before the `with`: to nobody, or to whoever had it."""
+    before = connections.settings.get(alias) if settings.configured else None
+    try:
+        yield
+    finally:
+        remove(alias)
+        if before is not None:
+            connections.settings[alias] = before
+
+
 def migrate(alias):
     """Create the tables."""
     call_command("migrate", database=alias, verbosity=0, interactive=False)
