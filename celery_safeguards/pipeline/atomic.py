@@ -7,45 +7,30 @@ A failed attempt is rolled back first; then what follows is recorded, published 
 Lost starts leave no trace in the record, so they are counted as those of unkeyed work are.
 """
 
-import logging
-from collections.abc import Sequence
-from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
 from celery.exceptions import Ignore
 
 from celery_safeguards.admission.atomic import AtomicGate, RecordMoved
-from celery_safeguards.admission.hold import Ending, Hold
-from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.admission.hold import Hold
 from celery_safeguards.errors import (
-    DeadlineExceeded,
     DeferralRefused,
     Deferred,
     DroppedLocally,
     LetteredError,
-    SafeguardsError,
     StoreUnavailable,
 )
 from celery_safeguards.ledger.decide import Arrival
-from celery_safeguards.ledger.record import Record, ResultForm
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
-from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seconds_to_send
+from celery_safeguards.pipeline.atomic_body import AtomicRun, gate_of_atomic, is_running
+from celery_safeguards.pipeline.continuing import continue_canvas, hand_on
 from celery_safeguards.pipeline.counting import CountedStart
 from celery_safeguards.pipeline.delivery import Delivery
-from celery_safeguards.pipeline.failing import RETRY_ASKED, NextStep
-from celery_safeguards.pipeline.keyed import KeyedRun
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, take_lock
-from celery_safeguards.pipeline.publishes import keeper, kept, send_kept
 from celery_safeguards.pipeline.receiving import received
-from celery_safeguards.pipeline.safe import KeyedSafe, LockView
 from celery_safeguards.wiring import Wiring
-
-logger = logging.getLogger(__name__)
-
-_RUNNING: ContextVar[frozenset[tuple[str, RecordKey]]] = ContextVar("sg_running_atomic", default=frozenset())
-"""The databases and keys of the bodies that run here, one inside the other."""
 
 
 def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,7 +42,7 @@ def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str,
         return AtomicGate(store, task.plan, key, arrival, wiring.clock)
 
     delivery = received(task, request, args, kwargs, gate_of)
-    if request.is_eager and _name_of(delivery) in _RUNNING.get():
+    if request.is_eager and is_running(delivery):
         # A session gets its own try-lock again; then each of the two would undo the other.
         raise DeferralRefused(f"{delivery.key}: in progress, in the very body that calls this task")
     lock = _locked(delivery, delivery.lock) if delivery.lock is not None else None
@@ -68,13 +53,13 @@ def run_atomic(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str,
         return _run(delivery, lock)
     finally:
         # A time limit's exception may come between any two lines: the next task would find the transaction open.
-        _gate_of(delivery).transaction.roll_back()
+        gate_of_atomic(delivery).transaction.roll_back()
         if lock is not None:
             lock.give_up()
 
 
 def _run(delivery: Delivery, lock: HeldByDelivery | None) -> Any:
-    gate = _gate_of(delivery)
+    gate = gate_of_atomic(delivery)
     start = CountedStart.of(delivery)
     if start is not None:
         gate.lost_starts = start.lost
@@ -95,7 +80,7 @@ def _run(delivery: Delivery, lock: HeldByDelivery | None) -> Any:
 
 def _admitted(delivery: Delivery, start: CountedStart | None) -> Hold | Finished | Skipped:
     """Admit; where the body does not begin, the counted start is over: with an outcome, or as if it had not been."""
-    gate, has_outcome = _gate_of(delivery), False
+    gate, has_outcome = gate_of_atomic(delivery), False
     try:
         admitted = Admission(delivery).admit()
         has_outcome = True
@@ -115,17 +100,6 @@ def _admitted(delivery: Delivery, start: CountedStart | None) -> Hold | Finished
     return admitted
 
 
-def _gate_of(delivery: Delivery) -> AtomicGate:
-    if not isinstance(delivery.gate, AtomicGate):
-        raise TypeError("only an atomic task has a transaction")
-    return delivery.gate
-
-
-def _name_of(delivery: Delivery) -> tuple[str, RecordKey]:
-    gate = _gate_of(delivery)
-    return gate.records.alias, gate.key
-
-
 def _locked(delivery: Delivery, ask: LockAsk) -> HeldByDelivery | Skipped:
     """Take the lock before the transaction: nobody waits for a lock with a transaction open."""
     try:
@@ -137,148 +111,3 @@ def _locked(delivery: Delivery, ask: LockAsk) -> HeldByDelivery | Skipped:
     if isinstance(answer, str):
         return Admission(delivery).put_off(answer)
     return answer
-
-
-class AtomicSafe(KeyedSafe):
-    """The view of a body that runs in the transaction of its record."""
-
-    def __init__(self, delivery: Delivery, hold: Hold, lock: HeldByDelivery | None) -> None:
-        super().__init__(delivery, hold)
-        self._lock = lock
-
-    @property
-    def lock(self) -> LockView | None:
-        """The lock that this body runs under; None for a task without one."""
-        return LockView(self._lock.held.name, self._lock.held.fence) if self._lock else None
-
-    def checkpoint(self) -> None:
-        """Return if there is time left, and the lock is held; the transaction itself needs no renewal."""
-        if self._left_seconds() <= 0:
-            raise DeadlineExceeded(f"{self.idempotency_key}: its time budget is used up")
-        if self._lock is not None:
-            self._lock.check()
-
-    def once(self, step: str, call: Any, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
-        """
-        Refuse: what is noted of an outside call would be rolled back with the body.
-
-        Raises:
-            SafeguardsError: always.
-
-        """
-        raise SafeguardsError(
-            f"{self.idempotency_key}: once({step!r}) in an atomic body: an outside call cannot be rolled back; make it "
-            "in a task of its own, published from here"
-        )
-
-
-class AtomicRun(KeyedRun):
-    """The body in the transaction of its record, and what its end means."""
-
-    def __init__(self, delivery: Delivery, hold: Hold, lock: HeldByDelivery | None, start: CountedStart | None) -> None:
-        super().__init__(delivery, hold)
-        self._safe = AtomicSafe(delivery, hold, lock)
-        self._gate = _gate_of(delivery)
-        self._lock = lock
-        self._start = start
-
-    def run(self) -> Any:
-        """
-        Run the body, commit, and settle what came of it.
-
-        Raises:
-            RecordMoved: another delivery has written the record; nothing of this start counts.
-
-        """
-        ignored: Ignore | None = None
-        try:
-            try:
-                result = self._body()
-                seen, ending = self._encoded(result)
-            except Ignore as error:
-                # An end, not a failure: a body that hands its work on by `replace` ends so.
-                ignored, seen, ending = error, None, Ending(ResultForm.IGNORED)
-            record = self._written(ending)
-        except RecordMoved:
-            raise
-        except Exception as error:  # noqa: BLE001 - the pipeline's boundary: every error of the body is decided on
-            self._failed(error)
-        self._commit()
-        if self._lock is not None:
-            self._lock.give_up()
-        if self._start is not None:
-            self._start.end()
-        self._hand_on(record, seen)
-        if ignored is not None:
-            raise ignored
-        return seen
-
-    def _body(self) -> Any:
-        # Of a start that did not count: this is the same request.
-        setattr(self._delivery.request, RETRY_ASKED, None)
-        token = _RUNNING.set(_RUNNING.get() | {_name_of(self._delivery)})
-        try:
-            with kept(self._delivery.task.app, self._gate.records.alias, self._gate.transaction.keep):
-                return super()._body()
-        finally:
-            _RUNNING.reset(token)
-
-    def _written(self, ending: Ending) -> Record:
-        if self._lock is not None:
-            self._lock.check()
-        gate, right_seconds = self._gate, seconds_to_send(self._delivery, ending.form)
-        publishes = gate.transaction.kept()
-        if gate.transaction.is_joined:
-            self._join(publishes)
-            publishes = ()
-        return gate.write_done(self._hold, ending, continues_seconds=right_seconds, publishes=publishes)
-
-    def _join(self, publishes: Sequence[str]) -> None:
-        """
-        Leave what was published to the caller's COMMIT: nobody can send it before.
-
-        Of a caller that is an atomic body it is kept with the record of that; else it ends with the caller's process.
-        """
-        task, request = self._delivery.task, self._delivery.request
-        logger.info("%s[%s] is part of a transaction that is open, and counts with its COMMIT", task.name, request.id)
-        keep = keeper(task.app, self._gate.records.alias)
-        if keep is None:
-            self._gate.transaction.when_durable(lambda: send_kept(task.app, publishes))
-        else:
-            for message in publishes:
-                keep(message)
-
-    def _commit(self) -> None:
-        try:
-            self._gate.transaction.commit()
-        except Exception as error:
-            if not self._is_committed(error):
-                self._failed(error)
-            logger.exception("%s is committed all the same, by its record", self._delivery.key)
-
-    def _is_committed(self, error: Exception) -> bool:
-        """Ask the record what became of a COMMIT that has failed, or whose answer was lost."""
-        delivery, clock = self._delivery, self._delivery.wiring.clock
-        ends = clock.monotonic_seconds() + self._gate.lease_seconds
-        pause = delivery.wiring.settings.settle_retry_seconds
-        while True:
-            try:
-                known = self._gate.is_committed(self._hold)
-            except StoreUnavailable:
-                known = None
-            if known is not None:
-                return known
-            if clock.monotonic_seconds() + pause >= ends:
-                delivery.drop(f"nobody can say whether its COMMIT has happened ({error!r})", error)
-            clock.sleep(delivery.wiring.chance.uniform(pause / 2, pause))
-            pause = min(pause * 2, 5.0)
-
-    def _failed(self, error: Exception) -> NoReturn:
-        self._gate.transaction.roll_back()
-        if self._start is not None:
-            self._start.end()
-        # The lock stays until the delivery ends: where the record has moved, the body is started under it once more.
-        super()._failed(error)
-
-    def _doubts(self, step: NextStep) -> tuple[bool, bool]:  # noqa: ARG002 - whatever it was, it is rolled back
-        return False, False

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards
 from celery_safeguards.clock import SystemClock
 from celery_safeguards.conf import Settings
-from celery_safeguards.pipeline import atomic, continuing
+from celery_safeguards.pipeline import atomic_body, continuing
 from django_celery_safeguards.stores import open_stores
 from tests.support.bench import Bench, Killed
 
@@ -102,7 +102,7 @@ def killed_before_it_sends(monkeypatch):
             raise Killed
         send_kept(app, messages)
 
-    for each in (continuing, atomic):
+    for each in (continuing, atomic_body):
         monkeypatch.setattr(each, "send_kept", send_unless_killed)
 
 
