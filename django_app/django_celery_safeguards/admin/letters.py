@@ -23,7 +23,7 @@ _TASKS_AT_MOST = 500
 class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
-    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
+    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed")
     list_display_links = ("task_and_key",)
     list_filter = (LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
@@ -68,11 +68,6 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    @admin.display(description="letter")
-    def name(self, obj: Any) -> str:
-        """For the list."""
-        return presenting.short(obj)
-
     @admin.display(description="state, kind", ordering="state")
     def state_and_kind(self, obj: Any) -> SafeString:
         """Where it stands, and what went wrong."""
@@ -80,8 +75,8 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
 
     @admin.display(description="task, key", ordering="task")
     def task_and_key(self, obj: Any) -> SafeString:
-        """What failed, and for what."""
-        return presenting.below(obj.task, obj.key)
+        """What failed, and for what; the letter's id tells those without a key apart."""
+        return presenting.below(presenting.dotted(obj.task), obj.key or obj.letter_id)
 
     @admin.display(description="reason, error")
     def reason_and_error(self, obj: Any) -> SafeString:
@@ -92,4 +87,5 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     def failed(self, obj: Any) -> SafeString:
         """In UTC, and how long ago."""
         last, first = presenting.stamp(obj.last_failed_us), presenting.stamp(obj.first_failed_us)
-        return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago; first ", first))
+        since = () if first == last else ("; first ", first)
+        return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago", *since))

@@ -31,6 +31,13 @@ def short(text: object) -> str:
     return clean(text, _LIST_CHARS) or NOTHING
 
 
+def dotted(name: str) -> SafeString | str:
+    """Return a task's name for a cell of a list: it breaks after its dots."""
+    # The mark that lets a line end there, and no text of anybody's.
+    breaking = SafeString(".<wbr>")
+    return format_html_join(breaking, "{}", ((part,) for part in short(name).split(".")))
+
+
 def block(text: str, label: str, *, keep: Literal["first", "last"] = "first") -> SafeString:
     """Return text of many lines as a box that scrolls, also by the keyboard; of a long one the part to keep."""
     return _box("\n".join(clean_lines(clean_text(text, _BOX_CHARS, keep=keep))), label)
