@@ -14,7 +14,6 @@ from celery_safeguards._store_view import StoreState, StoreView
 from celery_safeguards.admission.atomic import Seen
 from celery_safeguards.admission.rules import AdmissionRules, Room
 from celery_safeguards.admission.store import Answer, Change, RecordKey
-from celery_safeguards.clock import to_us
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
@@ -23,15 +22,13 @@ from django_celery_safeguards.bounds import unbounded_on
 from django_celery_safeguards.house import STATE, House
 from django_celery_safeguards.joined import JoinedConnection
 from django_celery_safeguards.locks import OrmLockStore, free_plainly, take_plainly
-from django_celery_safeguards.models import NAME_CHARS
+from django_celery_safeguards.plain import PlainStatements, claimed_record
 from django_celery_safeguards.purging import purge
 from django_celery_safeguards.room import OrmRoom
-from django_celery_safeguards.sql import shown
 from django_celery_safeguards.transactions import OrmTransaction, check_fits, claimed
 from django_celery_safeguards.waking import send
 
 T = TypeVar("T")
-_BLANK = Record(state=State.IN_PROGRESS)
 _CLAIMS = frozenset({"owner", "fence", "lease_until_us", "lost_us", "rev"})
 
 
@@ -51,6 +48,7 @@ class OrmAdmissionStore(AdmissionRules):
         super().__init__(house.lease_seconds)
         self.house = house
         self.locks = OrmLockStore(house, self.step)
+        self._plain = PlainStatements(house)
 
     @property
     def alias(self) -> str:
@@ -161,7 +159,7 @@ class OrmAdmissionStore(AdmissionRules):
         self, key: RecordKey, owner: str, change: Change, epoch: str | None, lock: LockAsk | None
     ) -> Answer | None:
         """Claim a key that has no row, and with it a lock that nobody has or waits for."""
-        insert, values = self._insert(key, owner, change, epoch)
+        insert, values = self._plain.claim(key, owner, change, epoch)
 
         def act(cursor: Any) -> Answer | None:
             cursor.execute(insert, values)
@@ -190,33 +188,6 @@ class OrmAdmissionStore(AdmissionRules):
 
         return self.house.connection.run(act)
 
-    def _insert(self, key: RecordKey, owner: str, change: Change, epoch: str | None) -> tuple[str, list[Any]]:
-        """Return the claim of a first start: written if no row is there, and the store's state does not forbid it."""
-        house, records, state = self.house, self.house.tables.records, self.house.tables.state
-        record = _BLANK.having(**change.fields, owner=owner, rev=1)
-        keep = change.retention_seconds
-        expires = "0" if keep is None else f"clock.now_us + {max(1, to_us(keep))}"
-        now = {"fence": "clock.now_us", "series_began_us": "clock.now_us", "expires_us": expires}
-        now["lease_until_us"] = f"clock.now_us + {house.lease_us}"
-        columns = (*rows.RECORD_NAMES, *rows.RECORD, "expires_us")
-        given = dict(zip(columns, [*rows.record_names(house.namespace, key), *rows.record_row(record), 0], strict=True))
-        selected = ", ".join(now.get(name, "%s") for name in columns)
-        same_epoch = "" if epoch is None else f" AND {state.are(['epoch'])}"
-        # The state stands beside the claim: asked for apart, it might change in between.
-        told = ", ".join(
-            f"(SELECT {state.list([name])} FROM {state.name} WHERE {state.are(['namespace'])})" for name in STATE
-        )
-        insert = (
-            f"INSERT INTO {records.name} ({records.list(columns)}) SELECT {selected} "
-            f"FROM {state.name}, (SELECT {house.dialect.now_us} AS now_us) clock "
-            f"WHERE {state.are(['namespace'])} AND {state.list(['admit_from_us'])} <= clock.now_us{same_epoch} "
-            f"ON CONFLICT ({records.list(['id'])}) DO NOTHING "
-            f"RETURNING {records.list(('fence', 'series_began_us', 'lease_until_us'))}, {told}"
-        )
-        values = [value for name, value in given.items() if name not in now]
-        values += [house.namespace, *([] if epoch is None else [epoch]), *([house.namespace] * len(STATE))]
-        return insert, values
-
     def _claimed(self, cursor: Any, row: Any, owner: str, change: Change) -> Answer:
         fence, began_us, lease_until_us, *values = row
         state = StoreState(**dict(zip(STATE, values, strict=True)))
@@ -225,19 +196,19 @@ class OrmAdmissionStore(AdmissionRules):
             # Somebody faster is heard as well: nobody's word is missed.
             self.house.change_state(cursor, state, heard)
         head = {"owner": owner, "fence": fence, "rev": 1, "lease_until_us": lease_until_us}
-        record = _BLANK.having(**change.fields, **head, series_began_us=began_us)
+        record = claimed_record(change, **head, series_began_us=began_us)
         return Answer(heard.view(began_us), record, claimed=True)
 
     def _settle_plainly(
         self, key: RecordKey, held: Record, expected: State, change: Change, lock: HeldLock | None
     ) -> Record | None:
         """Write an outcome on a record that stands as its owner knows it, and free a lock that nobody waits for."""
-        update, values, returned = self._update(key, held, expected, change)
+        update, values = self._plain.outcome(key, held, expected, change)
 
         def act(cursor: Any) -> Record | None:
             cursor.execute(update, values)
             row = cursor.fetchone()
-            return row and held.having(**change.fields, **dict(zip(returned, row, strict=False)))
+            return row and held.having(**change.fields, **dict(zip(change.after_seconds, row, strict=False)))
 
         if lock is None:
             return self.house.connection.run(act)
@@ -249,34 +220,6 @@ class OrmAdmissionStore(AdmissionRules):
             return record
 
         return self._unless_not_plain(act_with)
-
-    def _update(
-        self, key: RecordKey, held: Record, expected: State, change: Change
-    ) -> tuple[str, list[Any], tuple[str, ...]]:
-        records, now_us = self.house.tables.records, self.house.dialect.now_us
-        # Whole, as its owner knows it: under a claim nobody else writes what is not in the head.
-        after = held.having(**change.fields)
-        given = {"format": after.format, "state": str(after.state), "asking": after.asking, "body": after.body()}
-        given["task"] = shown(after.task, NAME_CHARS)
-        for name in ("series_began_us", "not_before_us", "doubt_us"):
-            given[name] = getattr(after, name)
-        sets = {name: "%s" for name in given if name not in change.after_seconds}
-        sets |= {name: f"{now_us} + {to_us(seconds)}" for name, seconds in change.after_seconds.items()}
-        keep = change.retention_seconds
-        sets["expires_us"] = "0" if keep is None else f"{now_us} + {max(1, to_us(keep))}"
-        sets["rev"] = f"{records.list(['rev'])} + 1"
-        returned = tuple(change.after_seconds)
-        # A record whose retention is over is none: to see that is the rules' business.
-        written = ", ".join(f"{records.list([name])} = {value}" for name, value in sets.items())
-        update = (
-            f"UPDATE {records.name} SET {written} "
-            f"WHERE {records.are(('id', 'owner', 'fence', 'state'))} "
-            f"AND ({records.are(['expires_us'])} OR {records.list(['expires_us'])} > {now_us}) "
-            f"RETURNING {records.list((*returned, 'id'))}"
-        )
-        values = [given[name] for name, value in sets.items() if value == "%s"]
-        values += [rows.record_id(self.house.namespace, key), held.owner, held.fence, str(expected), 0]
-        return update, values, returned
 
     def _unless_not_plain(self, act: Callable[[Any], T]) -> T | None:
         try:

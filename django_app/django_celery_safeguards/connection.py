@@ -112,7 +112,7 @@ class OwnConnection:
             except (DatabaseError, InterfaceError) as error:
                 is_lost = isinstance(error, OperationalError | InterfaceError) and opened.is_lost(error)
                 self.close()
-                if is_lost and not is_last:
+                if (is_lost or _is_outdated(error)) and not is_last:
                     continue
                 if isinstance(error, DataError | NotSupportedError):
                     raise
@@ -254,6 +254,12 @@ def _blocks_of_this_thread(alias: str) -> list[Any]:
     """Return the atomic blocks that the user's code is in, without connecting for it."""
     opened = (each for each in connections.all(initialized_only=True) if each.alias == alias)
     return [block for each in opened for block in each.atomic_blocks]
+
+
+def _is_outdated(error: DatabaseError | InterfaceError) -> bool:
+    """Whether a migration has changed the columns that a kept plan returns; nothing was done then."""
+    diag = getattr(error.__cause__, "diag", None)
+    return getattr(diag, "source_function", None) == "RevalidateCachedQuery"
 
 
 def _is_conflict(error: DatabaseError) -> bool:

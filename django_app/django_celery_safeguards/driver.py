@@ -13,6 +13,8 @@ from celery_safeguards.clock import SystemClock
 from django_celery_safeguards.sql import set_up_clock
 
 T = TypeVar("T")
+_PREPARED_AFTER_TIMES = 5
+"""psycopg's own default, which Django switches off."""
 
 
 def own_settings(wrapper: Any, timeout_seconds: float) -> dict[str, Any]:
@@ -42,16 +44,34 @@ def set_up(wrapper: Any, timeout_seconds: float) -> None:
         timeout_ms = str(max(1, round(timeout_seconds * 1_000)))
         sets = "SELECT set_config('statement_timeout', %s, false), "
         sets += "set_config('idle_in_transaction_session_timeout', %s, false), "
-        sets += "set_config('default_transaction_isolation', 'read committed', false)"
+        sets += "set_config('default_transaction_isolation', 'read committed', false), pg_backend_pid()"
         values: list[Any] = [timeout_ms, timeout_ms]
     else:
         sets, values = "SET SESSION innodb_lock_wait_timeout = %s", [max(1, math.ceil(timeout_seconds))]
     with wrapper.cursor() as cursor:
         cursor.execute(sets, values)
+        told = cursor.fetchone() if wrapper.vendor == "postgresql" else None
     raw = wrapper.connection
-    if wrapper.vendor == "postgresql" and hasattr(raw, "wait"):
+    if told and hasattr(raw, "wait"):
         # Through a proxy: a connection that held itself would be closed late.
         raw.wait = partial(_wait, type(raw).wait, weakref.proxy(raw), _silence_seconds(timeout_seconds))
+        _prepare(wrapper, backend_pid=told[-1])
+
+
+def _prepare(wrapper: Any, backend_pid: int) -> None:
+    """
+    Let the server keep the plans of statements that come again: planning costs it more than the work itself.
+
+    Only where the session that answers is the one that was greeted. A pooler that gives each transaction another
+    session makes up its greeting: there a statement of ours would meet another process's plan, under the same name.
+    """
+    raw = wrapper.connection
+    threshold = wrapper.settings_dict["OPTIONS"].get("prepare_threshold", _PREPARED_AFTER_TIMES)
+    if threshold is not None and raw.info.backend_pid == backend_pid:
+        # Not before: psycopg 2 has none.
+        from django.db.backends.postgresql.base import ServerBindingCursor  # noqa: PLC0415
+
+        raw.cursor_factory, raw.prepare_threshold = ServerBindingCursor, threshold
 
 
 def _silence_seconds(timeout_seconds: float) -> float:
