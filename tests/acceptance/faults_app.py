@@ -29,7 +29,7 @@ from celery_safeguards.clock import SystemClock
 from celery_safeguards.signals import delivery_ended, lease_lost, message_dead_lettered
 from celery_safeguards.wiring import Wiring
 from example_project.gateway_client import GatewayClient
-from tests.support import apps
+from tests.support import apps, databases
 from tests.support.announce import announce, gate
 from tests.support.announcements import is_said
 from tests.support.waiting import wait_until
@@ -41,6 +41,8 @@ DEFERRAL_BASE_SECONDS = 0.5
 CENTS = 500
 _SETTINGS = "SAFEGUARDS_TEST_SETTINGS"
 _SENTRY = "SAFEGUARDS_TEST_SENTRY"
+_DATABASE = "SAFEGUARDS_TEST_DATABASE"
+DATABASE_ALIAS = "faults"
 _PATIENCE_SECONDS = 30
 
 
@@ -221,9 +223,27 @@ TASKS = {
 
 
 class Scene:
-    """Broker, store, gateway and workers of one test, and what can be seen of them from outside."""
+    """
+    Broker, store, gateway and workers of one test, and what can be seen of them from outside.
 
-    def __init__(self, *, broker_url, store_url=None, namespace, gateway, announcements, start_worker):
+    Args:
+        workers_database: where the store is `django://faults`, Django's settings of that database for the workers; the
+            test's own way there is its to add.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_url,
+        store_url=None,
+        namespace,
+        gateway,
+        announcements,
+        start_worker,
+        workers_database=None,
+    ):
+        self._workers_database = workers_database
         self.gateway = gateway
         self.announcements = announcements
         self._namespace = namespace
@@ -241,6 +261,7 @@ class Scene:
         """Start a worker and wait until it consumes; changes are Celery settings that JSON can hold."""
         env = {apps.GATEWAY_URL: self.gateway.base_url, _SETTINGS: json.dumps({**self._where, **changes})}
         env |= {_SENTRY: "1"} if sentry else {}
+        env |= {_DATABASE: json.dumps(self._workers_database)} if self._workers_database else {}
         module = f"{__name__}:app"
         return self._start_worker(module, env, concurrency=concurrency, queues=queues).wait_ready()
 
@@ -322,6 +343,8 @@ class _TellingTransport(Transport):
 def _app_from_environment():
     if os.environ.get(_SENTRY):
         sentry_sdk.init(dsn="http://key@127.0.0.1/1", transport=_TellingTransport, integrations=[CeleryIntegration()])
+    if os.environ.get(_DATABASE):
+        databases.add(DATABASE_ALIAS, json.loads(os.environ[_DATABASE]))
     worker_app = build(settings(**json.loads(os.environ[_SETTINGS])))
     replace(Wiring.of(worker_app), clock=_TellingClock()).use_for(worker_app)
     for signal, listener in _LISTENERS:
