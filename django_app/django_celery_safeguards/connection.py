@@ -61,19 +61,23 @@ class OwnConnection:
         self.dialect = Dialect.of(self.unopened)
         self._local = threading.local()
 
-    def run(self, act: Callable[[Any], T]) -> T:
+    def run(self, act: Callable[[Any], T], *, is_large: bool = False) -> T:
         """
         Let `act` use a cursor, each statement by itself.
+
+        Args:
+            act: may be called twice.
+            is_large: what it reads is to be let go of with its cursor, and not with the next statement.
 
         Raises:
             StoreUnavailable: the database is away, or did not answer in time: it may or may not have been done.
 
         """
-        return self._run(lambda wrapper: self._with_cursor(wrapper, act))
+        return self._run(lambda opened: self._with_cursor(opened, act, is_large=is_large))
 
     def transact(self, act: Callable[[Any], T]) -> T:
         """Let `act` use a cursor in one transaction, again from the start where another writer came between."""
-        return self._run(lambda wrapper: self._in_transaction(wrapper, act))
+        return self._run(lambda opened: self._in_transaction(opened, act))
 
     def raw(self) -> Any:
         """Return the driver's connection, opened."""
@@ -102,11 +106,11 @@ class OwnConnection:
         """Return this thread's connection as Django wraps it, opened."""
         return self._opened().wrapper
 
-    def _run(self, act: Callable[[Any], T]) -> T:
+    def _run(self, act: Callable[["_Opened"], T]) -> T:
         for is_last in (False, True):
             opened = self._opened()
             try:
-                return act(opened.wrapper)
+                return act(opened)
             except SafeguardsError:
                 raise
             except (DatabaseError, InterfaceError) as error:
@@ -123,13 +127,13 @@ class OwnConnection:
                 raise
         raise AssertionError("the second try returns or raises")
 
-    def _with_cursor(self, wrapper: Any, act: Callable[[Any], T]) -> T:
-        with wrapper.cursor() as cursor:
+    def _with_cursor(self, opened: "_Opened", act: Callable[[Any], T], *, is_large: bool) -> T:
+        with opened.wrapper.cursor() if is_large else opened.cursor() as cursor:
             return act(cursor)
 
-    def _in_transaction(self, wrapper: Any, act: Callable[[Any], T]) -> T:
+    def _in_transaction(self, opened: "_Opened", act: Callable[[Any], T]) -> T:
         for left in reversed(range(_CONFLICT_TRIES)):
-            with wrapper.cursor() as cursor:
+            with opened.cursor() as cursor:
                 cursor.execute(self.dialect.begin)
                 try:
                     result = act(cursor)
@@ -189,7 +193,13 @@ class _Opened:
     def __init__(self, wrapper: Any) -> None:
         self.wrapper = wrapper
         self.pid = os.getpid()
+        # A new one would learn anew how each kind of value is sent. SQLite's keeps a read open until it is closed.
+        self._kept = wrapper.cursor() if wrapper.vendor == "postgresql" else None
         _OPEN.add(self)
+
+    def cursor(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a cursor for a `with`."""
+        return self.wrapper.cursor() if self._kept is None else contextlib.nullcontext(self._kept)
 
     def is_lost(self, error: Exception) -> bool:
         """Whether the server has ended it: one that is merely slow is not asked again."""

@@ -27,7 +27,7 @@ class JoinedConnection(OwnConnection):
     def __init__(self, alias: str) -> None:
         super().__init__(alias, 0.0)
 
-    def run(self, act: Callable[[Any], T]) -> T:
+    def run(self, act: Callable[[Any], T], *, is_large: bool = False) -> T:  # noqa: ARG002 - all are let go of at once
         """Let `act` use a cursor. Raises `StoreUnavailable`."""
         try:
             with self.wrapper().cursor() as cursor:

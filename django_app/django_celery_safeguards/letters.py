@@ -53,7 +53,7 @@ class OrmLetterStore(LetterSteps):
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
-        return self._house.connection.run(lambda cursor: self._read(cursor, letter_id, ""))
+        return self._house.connection.run(lambda cursor: self._read(cursor, letter_id, ""), is_large=True)
 
     def list(
         self,
@@ -84,7 +84,7 @@ class OrmLetterStore(LetterSteps):
             cursor.execute(select, values)
             return cursor.fetchall()
 
-        rows = self._house.connection.run(act)
+        rows = self._house.connection.run(act, is_large=True)
         return _page(rows[:limit], is_last=len(rows) <= limit)
 
     def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:

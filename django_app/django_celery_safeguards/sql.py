@@ -6,6 +6,7 @@ back before a row that is there and return what it wrote. Where it can, a first 
 outcome another; elsewhere both are transactions, by the same rules.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def parameters(count: int) -> str:
     return ", ".join(["%s"] * count)
 
 
+# A claim and its outcome, and each renewal between, ask for the same one.
+@functools.lru_cache(maxsize=1_024)
 def row_id(namespace: str, *names: str) -> str:
     """Return the id of a row: of bounded length, and the same for no two names."""
     # Lengths, not a separator: a name may hold any character.

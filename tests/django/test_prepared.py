@@ -12,7 +12,8 @@ from django.db import connections
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.ledger.record import State
 from tests.conformance import stores
-from tests.conformance.admission.calls import DONE, RETRY, admit, claimed
+from tests.conformance.admission.calls import DONE, KEY, RETRY, admit, claimed
+from tests.conformance.deadletter_contract import letter
 from tests.support import databases, postgres
 from tests.support.sockets import Cutter
 
@@ -108,3 +109,16 @@ def test_a_migration_under_a_kept_plan_costs_no_call(postgres_url):
             key = RecordKey("shop.charge", "payment:0")
             assert State.RETRY_DUE is under_test.store.read(key).state
             work_on(under_test, RecordKey("shop.charge", "new"), DONE)
+
+
+def test_letters_that_were_read_are_not_kept_in_memory(on_postgres):
+    """The cursor that is kept between statements would hold the last page, of letters of megabytes, for good."""
+    on_postgres.letters.bury(letter())
+    on_postgres.store.read(KEY)
+    kept = on_postgres.house.connection._opened()._kept
+    columns = [each.name for each in kept.description]
+
+    assert on_postgres.letters.get("l-1")
+    assert on_postgres.letters.list().letters
+
+    assert columns == [each.name for each in kept.description]
