@@ -42,7 +42,7 @@ format: setup ## put the format right, and what ruff can fix by itself
 	@$(BIN)/ruff format .
 
 bench: setup ## run every benchmark; each writes benchmarks/results/<name>.json
-	@set -e; for name in overhead locks; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
+	@set -e; for name in overhead locks orm_ledger; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
 
 test-oldest: .venv-oldest/.stamp ## unit, conformance and smoke tests on the lowest versions
 	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) tests/unit tests/conformance

