@@ -80,7 +80,7 @@ class Settings:
         known = {field.name for field in fields(cls)}
         given = _given(app)
         for name in sorted(given.keys() - known):
-            hint = nearest(name, known)
+            hint = nearest(f"{PREFIX}{name}", [f"{PREFIX}{each}" for each in known])
             raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
         if "store_url" not in given:
             # Eager execution is for tests of one process, which should need no server.

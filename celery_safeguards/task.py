@@ -27,7 +27,8 @@ from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe
-from celery_safeguards.policy import UNSET, Declared, Policy, Safeguards
+from celery_safeguards.policy import UNSET, Declared, EntityLock, Idempotent, Policy, Safeguards
+from celery_safeguards.retry.policy import RetryPolicy
 from celery_safeguards.wiring import Wiring
 
 NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
@@ -270,12 +271,23 @@ _REFUSED_AT_ANY_VALUE = frozenset({"max_retries", "default_retry_delay"})
 """Here 0 and None ask for something, too: no retry, retries without an end, a retry at once."""
 
 
+_OPTION_OF: dict[type, str] = {Idempotent: "idempotent", EntityLock: "lock", RetryPolicy: "retry"}
+
+
 def _refuse_what_undoes(task: Any, name: str) -> None:
     ours = task.__mro__[: task.__mro__.index(SafeTask)]
     for option, fix in _REFUSED.items():
         given = next((vars(each)[option] for each in ours if option in vars(each)), UNSET)
         if given is not UNSET and (given or option in _REFUSED_AT_ANY_VALUE):
             raise ConfigurationError(f"{name}: {option}={given!r} does not go with SafeTask: {fix}")
+    for each in ours:
+        for option, value in vars(each).items():
+            if isinstance(value, Idempotent | EntityLock | RetryPolicy):
+                kind = type(value).__name__
+                raise ConfigurationError(
+                    f"{name}: {option}={kind}(...) is no option of a task, and would guard nothing: give "
+                    f"safeguards=Safeguards({_OPTION_OF[type(value)]}={kind}(...))"
+                )
     lock = task.policy.lock
     if lock is not None and task.time_limit and lock.patience_seconds >= task.time_limit:
         raise ConfigurationError(

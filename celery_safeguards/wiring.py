@@ -91,8 +91,8 @@ class Wiring:
         if getattr(store, "alias", None) != alias:
             if not joined:
                 raise ConfigurationError(
-                    f"Idempotent(atomic={alias!r}): its record must be in that database: set "
-                    f"safeguards_store_url={url!r}"
+                    f"Idempotent(atomic={alias!r}): its record must be in that database, and safeguards_store_url is "
+                    f"{self.settings.store_url!r}: name that database, or set {url!r}"
                 )
             store = open_stores(replace(self.settings, store_url=url)).admission
         atomic = cast("AtomicStore", store)

@@ -40,7 +40,9 @@ def login_name() -> str | None:
         return None
 
 
-by_whom = click.option("--by", "who", default=login_name, required=True, help="Your name, for the letter's history.")
+by_whom = click.option(
+    "--by", "who", default=login_name, show_default="your login name", help="Your name, for the letter's history."
+)
 
 
 @click.group()

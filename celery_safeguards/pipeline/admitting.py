@@ -287,7 +287,7 @@ class Admission:
         with suppress(NoSuchLetter, LetterUnreadable):
             note = f"a publication was {refusal}"
             delivery.wiring.letters.add_note(record.letter_id, note, None, delivery.request.id)
-        delivery.end(Outcome.REFUSED, f"the work is {record.state}")
+        delivery.end(Outcome.REFUSED, f"the work is {record.state}: letter {record.letter_id}")
         raise delivery.reported_once(delivery.lettered(error, record), record)
 
     def _refuse_with_letter(self, why: str, kind: FailureKind, reason: str) -> NoReturn:

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore
 from celery_safeguards.admission.atomic import AtomicGate, RecordMoved
 from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.errors import DeadlineExceeded, SafeguardsError, StoreUnavailable
+from celery_safeguards.errors import ConfigurationError, DeadlineExceeded, StoreUnavailable
 from celery_safeguards.ledger.record import Record, ResultForm
 from celery_safeguards.pipeline.continuing import seconds_to_send
 from celery_safeguards.pipeline.counting import CountedStart
@@ -72,10 +72,10 @@ class AtomicSafe(KeyedSafe):
         Refuse: what is noted of an outside call would be rolled back with the body.
 
         Raises:
-            SafeguardsError: always.
+            ConfigurationError: always; no retry would change it.
 
         """
-        raise SafeguardsError(
+        raise ConfigurationError(
             f"{self.idempotency_key}: once({step!r}) in an atomic body: an outside call cannot be rolled back; make it "
             "in a task of its own, published from here"
         )

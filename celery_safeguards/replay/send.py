@@ -200,7 +200,9 @@ def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
             )
     except Exception as error:
         # Whatever went wrong, from the broker to a queue's arguments: the letter says that it is replaying.
-        raise NotPublished(f"letter {letter_id} is replaying as task {message.task_id}: {error!r}") from error
+        raise NotPublished(
+            f"letter {letter_id} is replaying as task {message.task_id}, and goes on by `dead resume`: {error!r}"
+        ) from error
     try:
         Wiring.of(app).letters.mark_replayed(letter_id, message.task_id)
     except StoreUnavailable as error:

@@ -13,7 +13,7 @@ from celery_safeguards._compat import close_to_the_end
 from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
-from celery_safeguards.policy import Declared
+from celery_safeguards.policy import Declared, Safeguards
 from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
@@ -47,7 +47,13 @@ def worker_findings(app: Any) -> list[Finding]:
 
     """
     atomic_stores(app)
-    return [*undeclared_tasks(app), *odd_schedules(app), *short_locks(app), *further_findings(app)]
+    return [
+        *unguarded_tasks(app),
+        *undeclared_tasks(app),
+        *odd_schedules(app),
+        *short_locks(app),
+        *further_findings(app),
+    ]
 
 
 def undeclared_tasks(app: Any) -> list[Finding]:
@@ -56,6 +62,15 @@ def undeclared_tasks(app: Any) -> list[Finding]:
         Finding("SG101", f"may run twice: {name} declares neither idempotent, repeatable nor at_most_once")
         for name, task in _guarded(app)
         if task.policy.declared is Declared.NOTHING
+    ]
+
+
+def unguarded_tasks(app: Any) -> list[Finding]:
+    """Return the tasks that declare safeguards and are not built on the class that keeps them."""
+    return [
+        Finding("SG103", f"not guarded: {name} has safeguards= and no base=SafeTask, so nothing of it holds")
+        for name, task in sorted(app.tasks.items())
+        if isinstance(getattr(task, "safeguards", None), Safeguards) and not hasattr(task, "policy")
     ]
 
 
@@ -118,7 +133,11 @@ def atomic_stores(app: Any) -> dict[str, tuple[AtomicStore, list[str]]]:
     for name, task in _guarded(app):
         alias = None if task.plan is None else task.plan.idempotent.atomic
         if alias is not None:
-            found.setdefault(alias, (Wiring.of(app).atomic_store(alias, joined=is_eager), []))[1].append(name)
+            try:
+                store = Wiring.of(app).atomic_store(alias, joined=is_eager)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{name}: {error}") from error
+            found.setdefault(alias, (store, []))[1].append(name)
     return found
 
 

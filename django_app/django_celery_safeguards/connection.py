@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.db.utils import (
     DatabaseError,
@@ -183,7 +184,7 @@ class OwnConnection:
                 )
             hint = "; the transaction that is open in this thread may have it: SQLite has one writer" if blocks else ""
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
-            hint = "; if its tables are missing, run `manage.py migrate`"
+            hint = f"; if its tables are missing, run `manage.py migrate --database {self.alias}`"
         return StoreUnavailable(f"database {self.alias!r}: {str(error).strip() or type(error).__name__}{hint}")
 
 
@@ -211,9 +212,14 @@ class _Opened:
         return severity in {"FATAL", "PANIC"} or bool(getattr(raw, "closed", False))
 
     def close(self) -> None:
-        if self.pid == os.getpid():
-            with contextlib.suppress(DatabaseError, InterfaceError):
+        if self.pid != os.getpid():
+            return
+        with contextlib.suppress(DatabaseError, InterfaceError):
+            try:
                 self.wrapper.close()
+            except SynchronousOnlyOperation:
+                # Collected in a thread that runs an event loop, where Django lets nobody wait: this is no wait.
+                self.wrapper.connection.close()
 
 
 class _Ending:

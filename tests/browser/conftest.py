@@ -1,11 +1,15 @@
 """
 The admin as people use it: a real server, a real broker, a real browser.
 
-A browser is started for each module and ended with it: while one is driven, nothing else may run an event loop here.
+A browser is started for each module and ended with it. What drives it runs an event loop in its thread, by greenlets:
+that is a thread of its own, with the bodies of the tests, so that nothing else meets the loop, and a failure is written
+down by a thread that has no greenlets (CPython 3.11 cannot parse source there).
 """
 
+import inspect
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,23 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.postgres)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    thread = pyfuncitem.funcargs.get("driving")
+    if thread is None:
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    thread.submit(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}).result()
+    return True
+
+
+@pytest.fixture(scope="module")
+def driving():
+    """The thread that drives a browser."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
 @pytest.fixture(scope="module")
 def running_desk(redis_url, postgres_url, tmp_path_factory):
     """The project, its store in PostgreSQL and its users in SQLite."""
@@ -46,7 +67,7 @@ def desk(running_desk):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser(driving):
     """Chromium; where it is missing the test is skipped on a laptop and fails in CI."""
     program = next((found for name in _PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
@@ -55,14 +76,18 @@ def browser():
             pytest.fail(missing)
         pytest.skip(missing)
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=[*_ARGUMENTS, *as_root])
+    driver = driving.submit(sync_playwright().start).result()
+    try:
+        launch = driver.chromium.launch
+        browser = driving.submit(launch, executable_path=program, args=[*_ARGUMENTS, *as_root]).result()
         yield browser
-        browser.close()
+        driving.submit(browser.close).result()
+    finally:
+        driving.submit(driver.stop).result()
 
 
 @pytest.fixture
-def log_in(browser, desk):
+def log_in(browser, desk, driving):
     """Log somebody in by the page for it, as `log_in("ann")`, and return a page of a session of his own."""
     contexts = []
 
@@ -78,4 +103,4 @@ def log_in(browser, desk):
 
     yield log_in
     for context in contexts:
-        context.close()
+        driving.submit(context.close).result()

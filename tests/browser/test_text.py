@@ -12,17 +12,16 @@ SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
 MARK = "\u202egnp.exe"
 
 
-@pytest.fixture
-def alerts(log_in):
-    """A page of somebody who is logged in, and the dialogues that anything on it has opened."""
+def with_alerts(log_in):
+    """Return a page of somebody who is logged in, and the dialogues that anything on it opens."""
     page, opened = log_in("ann"), []
     page.on("dialog", lambda dialog: (opened.append(dialog.message), dialog.dismiss()))
     return page, opened
 
 
-def test_text_of_a_stranger_runs_nothing_and_reads_as_it_is_written(alerts, desk):
+def test_text_of_a_stranger_runs_nothing_and_reads_as_it_is_written(log_in, desk):
     """A task's argument comes from a form on the internet, and would like to have the administrator's session."""
-    page, opened = alerts
+    page, opened = with_alerts(log_in)
     text = f"{SCRIPT}{NASTY}{MARK}\ud800"
     letter = desk.bury(
         task=text,
@@ -53,9 +52,9 @@ def test_text_of_a_stranger_runs_nothing_and_reads_as_it_is_written(alerts, desk
     assert "\\u202egnp.exe" in pages[0]
 
 
-def test_person_of_another_tool_and_his_reason_run_nothing(alerts, desk):
+def test_person_of_another_tool_and_his_reason_run_nothing(log_in, desk):
     """A name and a reason come from whoever can call the package, and are shown to whoever reads the log."""
-    page, opened = alerts
+    page, opened = with_alerts(log_in)
     letter = desk.bury(letter_id=f"<script>alert(3)</script>{MARK}")
     desk.store(lambda _wiring: discard(desk.app, letter.id, SCRIPT, SCRIPT))
     with desk.client("ann") as client:

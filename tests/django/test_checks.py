@@ -42,7 +42,7 @@ def test_sound_project_has_nothing_to_be_said(tmp_path):
     [
         ("CELERY_SAFEGUARDS_STORE_URL = 'django://defualt'", 1, "SG201", "did you mean 'default'"),
         ("CELERY_SAFEGUARDS_STORE_URL = 'djanga://default'", 1, "SG201", "did you mean 'django'"),
-        ("CELERY_SAFEGUARDS_LEASE_SECOND = 5", 1, "SG201", "did you mean 'lease_seconds'"),
+        ("CELERY_SAFEGUARDS_LEASE_SECOND = 5", 1, "SG201", "did you mean 'safeguards_lease_seconds'"),
         ("CELERY_SAFEGUARDS_LEASE_SECONDS = 'long'", 1, "SG201", "lease_seconds='long'"),
         ("DATABASES['default']['ENGINE'] = 'django.db.backends.dummy'", 1, "SG201", "none of postgresql, sqlite"),
         ("SHOP_SAFEGUARDS_LEASE_SECONDS = 5", 0, "SG203", "call it CELERY_SAFEGUARDS_LEASE_SECONDS"),

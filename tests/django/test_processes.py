@@ -2,12 +2,14 @@
 Threads and forked processes: each has a connection of its own, and none outlives its thread.
 """
 
+import asyncio
 import os
 import threading
 
 import pytest
 from billiard.context import ForkContext
 
+from django_celery_safeguards.connection import _Ending
 from tests.conformance.admission.calls import KEY, admit, claimed
 from tests.support.waiting import wait_until
 
@@ -115,3 +117,19 @@ def test_a_forked_child_reads_what_its_parent_wrote(under_test):
     child.join()
 
     assert ("A", 0, "A") == (owner, child.exitcode, under_test.store.read(KEY).owner)
+
+
+@pytest.mark.postgres
+def test_a_connection_that_is_collected_under_an_event_loop_is_closed(on_postgres):
+    """An asynchronous server would keep one for each thread that has ended, and log an error for it."""
+    own = on_postgres.house.connection
+    endings = [_Ending(own._open())]
+    pid = endings[0]._opened.wrapper.connection.info.backend_pid
+    assert is_connected(on_postgres, pid)
+
+    async def collect():
+        endings.clear()
+
+    asyncio.run(collect())
+
+    wait_until(lambda: not is_connected(on_postgres, pid), 20, "the server has seen its end")

@@ -76,7 +76,7 @@ def test_first_guarded_task_of_a_django_project(tmp_path, blocks, run, fresh_red
     run(f"python manage.py shell --verbosity 0 -c '{publish}'")
     ends = worker.wait_for("task_postrun", 30, count=2)
 
-    assert "pip install 'celery-safeguards[django]'" == install
+    assert "pip install 'celery-safeguards[django]' 'psycopg[binary]'" == install
     assert "celery -A proj worker" == work
     assert TASK == ends["task"]
     assert ["reader@example.com"] * sent == [_addressee(path) for path in mails.iterdir()]

@@ -74,13 +74,13 @@ def test_unknown_name_under_celerys_namespace_is_refused():
     with Celery("conf", set_as_current=False) as app:
         app.config_from_object(DjangoLike, namespace="CELERY")
 
-        with pytest.raises(ConfigurationError, match="did you mean 'lease_seconds'"):
+        with pytest.raises(ConfigurationError, match="did you mean 'safeguards_lease_seconds'"):
             Settings.of(app)
 
 
 def test_unknown_name_is_refused_with_the_nearest(read):
     """A misspelt setting would leave the default in force, and nobody would notice."""
-    with pytest.raises(ConfigurationError, match=r"safeguards_lease_second is no setting .*'lease_seconds'"):
+    with pytest.raises(ConfigurationError, match=r"safeguards_lease_second is no setting .*'safeguards_lease_seconds'"):
         read(safeguards_lease_second=60)
 
 

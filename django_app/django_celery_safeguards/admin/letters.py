@@ -23,7 +23,7 @@ _TASKS_AT_MOST = 500
 class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
-    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed")
+    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
     list_display_links = ("task_and_key",)
     list_filter = (LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
@@ -68,6 +68,11 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
+    @admin.display(description="letter")
+    def name(self, obj: Any) -> str:
+        """For the list."""
+        return presenting.short(obj)
+
     @admin.display(description="state, kind", ordering="state")
     def state_and_kind(self, obj: Any) -> SafeString:
         """Where it stands, and what went wrong."""
@@ -75,8 +80,8 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
 
     @admin.display(description="task, key", ordering="task")
     def task_and_key(self, obj: Any) -> SafeString:
-        """What failed, and for what; the letter's id tells those without a key apart."""
-        return presenting.below(presenting.dotted(obj.task), obj.key or obj.letter_id)
+        """What failed, and for what."""
+        return presenting.below(presenting.dotted(obj.task), obj.key)
 
     @admin.display(description="reason, error")
     def reason_and_error(self, obj: Any) -> SafeString:
