@@ -38,6 +38,10 @@ def init(ctx: click.Context, yes: bool) -> None:
     """
     wiring = Wiring.of(ctx.obj.app)
     where = f"namespace {wiring.settings.namespace!r}"
+    view = wiring.admission.view()
+    if view.now_us >= max(view.admit_from_us, view.takeover_from_us):
+        complain(f"{where} is in use, and nothing waits: nothing to do")
+        return
     if not yes:
         click.confirm(f"Is it certain that no worker of {where} runs?", abort=True, err=True)
     wiring.admission.declare_new()

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.store import RecordKey, Renewal
+from celery_safeguards.clock import to_seconds
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.locks.store import HeldLock, LockAsk
@@ -153,7 +155,7 @@ class Keeper:
             claims = {owner: each.key for owner, each in kept.items() if each.key is not None}
             locks = [each.lock_at(sent) for each in kept.values() if sent - each.began < each.max_hold_seconds]
             view, renewed = wiring.admission.renew(claims, [each for each in locks if each])
-            self._epoch = view.epoch
+            self._learn(view)
             for owner, answer in renewed.items():
                 self._locked(kept[owner], answer.lock_fence, view.epoch, sent)
                 if owner in claims:
@@ -167,6 +169,17 @@ class Keeper:
             self._drain_spool()
         self._end_what_is_over()
         return not self.is_store_away
+
+    def _learn(self, view: StoreView) -> None:
+        """Take the store's epoch; a worker that stands still because of a new one says so."""
+        if view.epoch != self._epoch and view.now_us < view.admit_from_us:
+            logger.warning(
+                "the store of namespace %r is new or was wiped: keyed work waits %.0f s, so that workers that live can "
+                "write their claims back; before the first worker of all, `safeguards store init` ends the wait",
+                self._wiring.settings.namespace,
+                to_seconds(view.admit_from_us - view.now_us),
+            )
+        self._epoch = view.epoch
 
     def _answered(self, kept: Kept, renewal: Renewal, record: Record | None, epoch: str, sent: float) -> None:
         if renewal is Renewal.RENEWED and record is not None:

@@ -6,13 +6,14 @@ from django.db import DEFAULT_DB_ALIAS
 from celery_safeguards.conf import offer_store
 from celery_safeguards.worker.looks import look_also
 from django_celery_safeguards.looks import project_findings
+from django_celery_safeguards.names import APP
 
 
 class SafeguardsConfig(AppConfig):
     """The tables of records, locks and dead letters."""
 
-    name = "django_celery_safeguards"
-    label = "django_celery_safeguards"
+    name = APP
+    label = APP
     verbose_name = "Celery safeguards"
     default_auto_field = "django.db.models.BigAutoField"
 

@@ -3,6 +3,7 @@ Django system checks: what is wrong with the set-up, before the first worker run
 
 | id | level | says |
 |---|---|---|
+| SG200 | error | the app is not in INSTALLED_APPS (`task.py`: nothing else of it runs then) |
 | SG201 | error | a setting cannot hold, or names a store that is not there |
 | SG202 | warning | there is no Celery app to check |
 | SG203 | warning | a setting of the safeguards that no Celery app reads |
@@ -36,9 +37,9 @@ from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.retry.findings import Finding
 from celery_safeguards.wiring import open_stores
 from django_celery_safeguards.clearable import broker_urls, clearable_findings
-from django_celery_safeguards.stores import APP, store_alias
+from django_celery_safeguards.names import APP, TAG
+from django_celery_safeguards.stores import store_alias
 
-TAG = "celery_safeguards"
 _OURS = "SAFEGUARDS_"
 _KNOWN = frozenset(field.name for field in fields(Settings))
 

@@ -8,8 +8,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from celery_safeguards.conf import Settings
 from celery_safeguards.errors import ConfigurationError, nearest
 from celery_safeguards.wiring import Stores
+from django_celery_safeguards.names import APP
 
-APP = "django_celery_safeguards"
 _SCHEME = "django"
 
 

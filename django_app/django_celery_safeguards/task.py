@@ -10,10 +10,22 @@ from functools import partial
 from typing import Any
 
 from celery.contrib.django.task import DjangoTask
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, register
 
 from celery_safeguards import headers as h
 from celery_safeguards.task import SafeTask as CoreSafeTask
+from django_celery_safeguards.names import APP, TAG
 from django_celery_safeguards.publishing import after_commit, as_received
+
+
+@register(TAG)
+def check_installed(**_: Any) -> list[CheckMessage]:
+    """Check that the app is installed: its other checks, its tables and its pages are not there without."""
+    if apps.is_installed(APP):
+        return []
+    hint = f"add {APP!r}; the core, 'celery_safeguards', is no app of Django's"
+    return [Error(f"tasks are built on {APP}.SafeTask, and INSTALLED_APPS lacks it", hint=hint, id=f"{TAG}.SG200")]
 
 
 class SafeTask(CoreSafeTask, DjangoTask):

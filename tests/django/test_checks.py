@@ -59,6 +59,14 @@ def test_set_up_that_cannot_hold_is_told_with_the_fix(tmp_path, settings, code, 
     assert said in done.stderr
 
 
+def test_app_that_is_not_installed_is_told(tmp_path):
+    """There would be no tables, no pages and no other checks, and nothing said before the first task."""
+    settings = "INSTALLED_APPS = ['orders', 'celery_safeguards']"
+    done = check(Project(tmp_path, settings=settings, files={"orders/__init__.py": "import orders.tasks"}))
+
+    assert (1, {"celery_safeguards.SG200"}) == (done.returncode, ids(done)), done.stderr
+
+
 def test_project_without_a_celery_app_is_told(tmp_path):
     """Nothing was looked at, which must not read as nothing found."""
     done = check(Project(tmp_path, files={"proj/__init__.py": ""}))

@@ -73,3 +73,5 @@ def test_store_is_declared_new_only_when_it_is_confirmed(redis_url, namespace):
         assert (refused.exit_code, declared.exit_code) == (1, 0)
         assert paused > 0
         assert Wiring.of(app).admission.view().admit_from_us == 0
+        again = CliRunner().invoke(safeguards, ["store", "init"], obj=context)
+        assert (again.exit_code, "nothing to do" in again.output) == (0, True)
