@@ -12,6 +12,7 @@ Settings of the shop, for a reader's own machine; what differs elsewhere comes f
 import os
 from pathlib import Path
 
+from django import VERSION
 from django.core.management.utils import get_random_secret_key
 
 from example_project.config.databases import database
@@ -61,7 +62,11 @@ DATABASES = {"default": database(os.environ.get("SHOP_DATABASE_URL", f"sqlite://
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+# Django 6.1 has a name of its own for where mail goes, and warns of the old one.
+if VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.console.EmailBackend"}}
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 DEFAULT_FROM_EMAIL = "shop@example.com"
 
 CELERY_BROKER_URL = os.environ.get("SHOP_BROKER_URL", "redis://127.0.0.1:6379/0")

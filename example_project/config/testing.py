@@ -5,9 +5,14 @@ The safeguards keep what they know in the memory of the process: a test's transa
 write is written beside it.
 """
 
+from django import VERSION
+
 from example_project.config.settings import *  # noqa: F403
 
 DEBUG = False
 CELERY_TASK_ALWAYS_EAGER = True
 CELERY_SAFEGUARDS_STORE_URL = "memory://"
-EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+if VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"

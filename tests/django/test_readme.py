@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 
+import django
 import pytest
 
 from tests.support import servers
@@ -48,6 +49,15 @@ def run(tmp_path):
     return run
 
 
+def mail_settings(directory):
+    """Return the lines of a settings module that keep mail in a directory."""
+    backend = "django.core.mail.backends.filebased.EmailBackend"
+    if django.VERSION >= (6, 1):
+        options = {"BACKEND": backend, "OPTIONS": {"file_path": str(directory)}}
+        return f"MAILERS = {{'default': {options!r}}}\n"
+    return f"EMAIL_BACKEND = {backend!r}\nEMAIL_FILE_PATH = {str(directory)!r}\n"
+
+
 @pytest.mark.acceptance
 @pytest.mark.redis
 @pytest.mark.parametrize("sent", [pytest.param(1, id="guarded"), pytest.param(2, id="plain")])
@@ -65,7 +75,7 @@ def test_first_guarded_task_of_a_django_project(tmp_path, blocks, run, fresh_red
     settings = (tmp_path / "proj/settings.py").read_text() + files.pop("proj/settings.py")
     assert _BROKER in settings
     settings = settings.replace(_BROKER, fresh_redis.url)
-    settings += f'EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"\nEMAIL_FILE_PATH = "{mails}"\n'
+    settings += mail_settings(mails)
     for path, text in {**files, "proj/settings.py": settings}.items():
         (tmp_path / path).write_text(text)
     run(migrate)
