@@ -214,12 +214,14 @@ class _Opened:
     def close(self) -> None:
         if self.pid != os.getpid():
             return
-        with contextlib.suppress(DatabaseError, InterfaceError):
-            try:
-                self.wrapper.close()
-            except SynchronousOnlyOperation:
-                # Collected in a thread that runs an event loop, where Django lets nobody wait: this is no wait.
-                self.wrapper.connection.close()
+        raw = self.wrapper.connection
+        # Collected in a thread that runs an event loop, where Django lets nobody wait: this is no wait.
+        with contextlib.suppress(DatabaseError, InterfaceError, SynchronousOnlyOperation):
+            self.wrapper.close()
+        # Also where Django does not: of a database in memory it keeps the connection, as if it were the only one.
+        if raw is not None and not getattr(raw, "closed", False):
+            with contextlib.suppress(self.wrapper.Database.Error):
+                raw.close()
 
 
 class _Ending:

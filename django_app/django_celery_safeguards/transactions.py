@@ -19,7 +19,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from celery_safeguards.ledger.record import Record
 from django_celery_safeguards import rows
-from django_celery_safeguards.after_task import OF_A_BODY
+from django_celery_safeguards.after_task import OF_A_BODY, TransactionLeftOpen
 from django_celery_safeguards.house import House
 from django_celery_safeguards.sql import Dialect, set_up_clock
 
@@ -91,7 +91,7 @@ class OrmTransaction:
     def write(self, key: RecordKey, record: Record, expires_us: int) -> bool:
         """See `Transaction.write`."""
         if self._connection.atomic_blocks[-1:] != [self._atomic]:
-            raise SafeguardsError(f"the body has left an atomic block of database {self._alias!r} open")
+            raise TransactionLeftOpen(f"the body has left database {self._alias!r} in an atomic block")
         table, namespace = self._house.tables.records, self._house.namespace
         row = [*rows.record_row(record), expires_us]
         columns = (*rows.RECORD, "expires_us")

@@ -8,6 +8,8 @@ from django.db import DatabaseError, connections, transaction
 
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind, Outcome
+from celery_safeguards.pipeline import ensuring
+from django_celery_safeguards.after_task import refuse_what_is_left
 from tests.support.bench import Killed
 
 
@@ -166,24 +168,26 @@ def test_body_that_marks_its_transaction_for_rollback_has_failed(bench):
     assert ("FAILURE", []) == (bench.deliver().state, bench.effects())
 
 
-def test_body_that_leaves_a_block_open_has_failed(bench):
+@pytest.mark.parametrize("checks", [[], [refuse_what_is_left]], ids=["by itself", "as a worker"])
+def test_body_that_leaves_a_block_open_has_failed(bench, monkeypatch, checks):
     """Django would end the inner block in place of ours: acknowledged as done, and rolled back at some time after."""
-    starts = []
+    monkeypatch.setattr(ensuring, "_CHECKS", checks)
 
     def body(self, number):
-        starts.append(number)
         bench.has_effect(number)
-        if len(starts) == 1:
+        if number == 7:
             transaction.atomic(using=bench.alias).__enter__()
             transaction.atomic(using=bench.alias).__enter__()
 
     task = bench.atomic(body)
     task.delay(7)
+    task.delay(8)
 
-    assert ("RETRY", []) == (bench.deliver().state, bench.effects())
+    first, second = bench.drain()
+
+    assert ("FAILURE", "SUCCESS", [8]) == (first.state, second.state, bench.effects())
+    assert [FailureKind.BUG] == [letter.kind for letter in bench.all_letters()]
     assert not connections[bench.alias].in_atomic_block
-    bench.drain()
-    assert ([7], State.DONE) == (bench.effects(), bench.record(task, 7).state)
 
 
 def test_ignore_is_an_end_and_commits(bench):
