@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from celery_safeguards import Idempotent, Safeguards
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards import SafeTask
-from django_celery_safeguards.after_task import _roll_back_what_is_left
+from django_celery_safeguards.after_task import _roll_back_what_is_left, watch_tasks
 from django_celery_safeguards.signals import transaction_left_open
 from tests.django.project_worker import environment, project_with
 from tests.support import databases, postgres
@@ -180,6 +180,8 @@ def test_children_inherit_no_connection(postgres_database, settings, announcemen
 @pytest.mark.postgres
 def test_a_publisher_keeps_no_connection(postgres_database, namespace):
     """Each thread of each web process would hold one, for a question that it asks twice a minute."""
+    # A worker that ran in this process, as Celery's own fixtures start one, has made it a worker's.
+    watch_tasks()
     given, url = postgres_database
     with (
         databases.added("publishes", given) as alias,
