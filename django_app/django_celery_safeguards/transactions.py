@@ -132,8 +132,6 @@ class OrmTransaction:
             # A time limit's exception, in the midst of it.
             self._close()
             raise
-        if self._connection.errors_occurred:
-            self._close()
 
     def when_durable(self, act: Callable[[], None]) -> None:
         """See `Transaction.when_durable`."""

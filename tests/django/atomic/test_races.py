@@ -109,6 +109,31 @@ def test_record_that_moved_while_the_body_ran_rolls_it_back(bench):
     assert 2 == bench.record(task, 7).attempt
 
 
+@only_postgres
+def test_retry_whose_record_moved_while_the_body_ran_is_rolled_back(bench):
+    """The first attempt's record is there: written without its revision, a later end would be overwritten."""
+    runs = []
+
+    def body(self, number):
+        runs.append(number)
+        bench.has_effect(len(runs))
+        if len(runs) == 1:
+            raise ConnectionError("down")
+        if len(runs) == 2:
+            key, seen = task.plan.record_key("op:7"), bench.record(task, 7)
+            late = Change(fields={"state": State.DONE, "result": '"by another"'}, retention_seconds=60)
+            assert bench.store.take(key, seen.rev, "another", late).claimed
+        return len(runs)
+
+    task = bench.atomic(body)
+    task.delay(7)
+
+    *_, last = bench.drain()
+
+    assert ("SUCCESS", "by another", []) == (last.state, last.result, bench.effects())
+    assert 2 == len(runs)
+
+
 def test_failure_that_is_written_late_does_not_undo_a_success(bench, delivered_beside, monkeypatch):
     """A rolls back; B runs and commits; A writes that its attempt has failed: the work would be done twice."""
     runs, a_rolled_back, b_is_done = [], threading.Event(), threading.Event()
