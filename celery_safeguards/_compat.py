@@ -10,7 +10,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
-from celery.worker.state import task_ready
+from celery.worker.state import active_requests, reserved_requests, task_ready
 
 _NO_CONTEXT = Context()
 
@@ -55,10 +55,26 @@ def drop_locally(request: Any) -> None:
     """
     task_ready(request)
     message = request.message
-    dirty = getattr(getattr(message.channel, "qos", None), "_dirty", None)
-    if dirty is not None:
+    qos = getattr(message.channel, "qos", None)
+    forget = getattr(qos, "forget", None)
+    dirty = getattr(qos, "_dirty", None)
+    if forget is not None:
+        forget(message.delivery_tag)
+    elif dirty is not None:
         dirty.add(message.delivery_tag)
     request.acknowledged = True
+
+
+def running_tags(pool: Any) -> set[str]:
+    """
+    Return the delivery tags whose bodies run, or will without being asked again, in this worker.
+
+    A prefork pool forgets on a cut what no child has accepted (`flush`); others run all that they were handed (celery
+    5.5 to 5.7, `concurrency/asynpool.py`, `worker/consumer/consumer.py`).
+    """
+    forgets = pool is not None and bool(pool.flush)
+    handed = [] if forgets else [each for each in tuple(reserved_requests) if each._apply_result is not None]  # noqa: SLF001
+    return {each.message.delivery_tag for each in (*tuple(active_requests), *handed) if not each.acknowledged}
 
 
 def close_to_the_end(channel: Any) -> None:

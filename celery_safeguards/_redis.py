@@ -193,11 +193,12 @@ class _naming:  # noqa: N801 - read as a word: `with _naming(client):`
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and _is_away(error):
+        if error is not None and is_away(error):
             raise StoreUnavailable(f"{self._client.describe()}: {error}") from error
 
 
-def _is_away(error: BaseException) -> bool:
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that the server is away, read-only, loading or full: the question was not wrong."""
     if isinstance(error, _AWAY) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RedisError) and str(error).startswith(_AWAY_REPLIES)

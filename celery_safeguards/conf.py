@@ -14,6 +14,8 @@ from celery_safeguards.errors import ConfigurationError, nearest
 
 PREFIX = "safeguards_"
 MEMORY_URL = "memory://"
+STOCK, HARDENED = "stock", "hardened"
+TRANSPORTS = (STOCK, HARDENED)
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -31,6 +33,10 @@ class Settings:
 
     store_timeout_seconds: float = 2.0
     """How long one round trip to the store may take. Must be below a third of the lease."""
+
+    transport: str = "stock"
+    """How messages are taken from a Redis broker: `"stock"`, as kombu does, or `"hardened"`; the same for all workers
+    of one broker."""
 
     strict: bool = False
     """Refuse to start a worker that has findings."""
@@ -98,6 +104,9 @@ class Settings:
                 raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
+        if self.transport not in TRANSPORTS:
+            hint = nearest(str(self.transport), TRANSPORTS)
+            raise ConfigurationError(f"{PREFIX}transport={self.transport!r}: give one of {', '.join(TRANSPORTS)}{hint}")
         if self.store_url is not None and not isinstance(self.store_url, str):
             raise ConfigurationError(f"{PREFIX}store_url={self.store_url!r}: give a URL")
         if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):

@@ -21,6 +21,7 @@ import celery
 
 from celery_safeguards import headers as h
 from celery_safeguards.admission.plan import LockPlan, Plan
+from celery_safeguards.delivery.connections import choose_transport
 from celery_safeguards.errors import AttachedToLetter, ConfigurationError, DeadBefore, KeyRefused, Refused
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.continuing import mark_reported
@@ -37,6 +38,7 @@ _CELERYS_OWN = "celery."
 _MARKS = "sg_marks"
 _LEASE_STEP = "celery_safeguards.worker.steps:LeaseStep"
 _CHECK_STEP = "celery_safeguards.worker.steps:CheckStep"
+_DELIVERY_STEP = "celery_safeguards.worker.delivering:DeliveryStep"
 
 
 class SafeTask(celery.Task):  # type: ignore[misc]
@@ -92,7 +94,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
         cls.throws = tuple(dict.fromkeys((*(cls.throws or ()), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
-        app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP})
+        app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP, _DELIVERY_STEP})
+        choose_transport(app)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a delivery with its safeguards, or a direct call without."""

@@ -8,6 +8,8 @@ BROKER_URL = "SAFEGUARDS_TEST_BROKER_URL"
 STORE_URL = "SAFEGUARDS_TEST_STORE_URL"
 NAMESPACE = "SAFEGUARDS_TEST_NAMESPACE"
 GATEWAY_URL = "SAFEGUARDS_TEST_GATEWAY_URL"
+TRANSPORT = "SAFEGUARDS_TEST_TRANSPORT"
+"""`hardened` runs every test of whole workers on that transport; each file can be run so."""
 
 
 def queue_settings(namespace):
@@ -36,6 +38,7 @@ def settings_from_environment(**changes):
         **where,
         "broker_url": broker_url,
         "broker_connection_retry_on_startup": True,
+        "safeguards_transport": os.environ.get(TRANSPORT, "stock"),
         "broker_transport_options": {
             **where["broker_transport_options"],
             "visibility_timeout": 6,

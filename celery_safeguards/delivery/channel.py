@@ -1,0 +1,167 @@
+"""
+The hardened Redis channel: messages are taken in one step, put back once, and outlive a connection that is cut.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.exceptions import InconsistencyError
+from kombu.transport import virtual
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps
+
+from celery_safeguards.delivery.qos import Ending, HardenedQoS
+from celery_safeguards.delivery.restoring import NoMessage, Returning, returning
+from celery_safeguards.delivery.scripts import PUT, RESTORE, SWEEP, execute, run_script
+from celery_safeguards.delivery.taking import TakingChannel
+
+logger = logging.getLogger(__name__)
+_SWEPT_AT_ONCE = 100
+RENEWALS_PER_TIMEOUT = 3
+
+
+class HardenedChannel(TakingChannel):
+    """kombu's Redis channel without its loss windows; see the package."""
+
+    QoS = HardenedQoS
+    # Without them a connection that was dropped silently is waited on for ever (celery/celery#8030).
+    socket_timeout = 10.0
+    socket_connect_timeout = 5.0
+    socket_keepalive = True
+
+    is_swept = False
+    """Whether the worker sweeps by itself: then kombu's timer has nothing to do."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.successor: HardenedChannel | None = None
+        """The channel that carries on what this one held when it was closed."""
+        super().__init__(*args, **kwargs)
+        if not self.ack_emulation:
+            logger.warning("ack_emulation=False is ignored: without it every message that is taken may be lost")
+            self.ack_emulation: bool = True
+            self.QoS = HardenedQoS
+
+    @property
+    def renew_every_seconds(self) -> float:
+        """The pause between two renewals of what this channel has taken."""
+        return float(self.visibility_timeout) / RENEWALS_PER_TIMEOUT
+
+    # --- putting
+
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        priority = self._get_message_priority(message, reverse=False)
+        keys = [self.keys.of(self._q_for_pri(queue, priority)), self.keys.wake(queue)]
+        batch = kwargs.get("_publish_batch")
+        if batch is None and not (self._expires and queue in self._expires):
+            with self.conn_or_acquire() as client:
+                run_script(client, PUT, keys, [dumps(message)])
+            return
+        super()._put(queue, message, **kwargs)
+        if batch is not None:
+            batch.add("execute_command", "EVAL", PUT.source, 2, *keys, "")
+        else:
+            with self.conn_or_acquire() as client:
+                run_script(client, PUT, keys, [""])
+                client.execute_command("PEXPIRE", f"{queue}{self.sep}wake", self._expires[queue])
+
+    def put_back(self, tag: str, *, client: Any = None, leftmost: bool = False, latest: str = "") -> bool:
+        """
+        Put an unacknowledged message back into its queue.
+
+        Args:
+            tag: of the delivery.
+            client: a Redis client to use.
+            leftmost: behind all others instead of next.
+            latest: only if it was received or renewed no later than this, in seconds of the server's clock.
+
+        Returns:
+            False if it was acknowledged, put back or renewed meanwhile.
+
+        """
+        with self.conn_or_acquire(client) as found:
+            entry = execute(found, "HGET", self.keys.unacked, tag)
+            return entry is not None and self._return(found, tag, entry, leftmost=leftmost, latest=latest)
+
+    def _return(self, client: Any, tag: str, entry: bytes, *, leftmost: bool, latest: str) -> bool:
+        try:
+            message = returning(entry, self._queues_of)
+        except NoMessage as error:
+            self.set_aside(tag, entry, None, str(error), client)
+            return False
+        keys = [self.keys.unacked, self.keys.index, *self._lists_of(message)]
+        side = "LPUSH" if leftmost else "RPUSH"
+        return bool(run_script(client, RESTORE, keys, [tag, message.text, side, latest]))
+
+    def _lists_of(self, message: Returning) -> list[str]:
+        priority = self._get_message_priority(message.priority, reverse=False)
+        lists = []
+        for queue in message.queues:
+            lists += [self.keys.of(self._q_for_pri(queue, priority)), self.keys.wake(queue)]
+        return lists
+
+    def _queues_of(self, exchange: str, routing_key: str) -> Sequence[str]:
+        try:
+            return [queue for queue in self._lookup(exchange, routing_key) if queue]
+        except InconsistencyError:
+            return []
+
+    # --- sweeping
+
+    def sweep(self, client: Any = None) -> int:
+        """
+        Put back what nobody has renewed for a visibility timeout; returns how many.
+
+        After a time in which no worker was heard, nothing is put back for one interval: who lives renews first.
+
+        Safe when: several workers sweep at once; killed at any point.
+        """
+        count = 0
+        with self.conn_or_acquire(client) as found:
+            while True:
+                arguments = [str(self.visibility_timeout), _SWEPT_AT_ONCE, str(self.renew_every_seconds)]
+                keys = [self.keys.unacked, self.keys.index, self.keys.pulse]
+                latest, *due = run_script(found, SWEEP, keys, arguments)
+                pairs = list(zip(due[::2], due[1::2], strict=True))
+                for tag, entry in pairs:
+                    count += self._return(found, bytes_to_str(tag), entry, leftmost=False, latest=bytes_to_str(latest))
+                if len(pairs) < _SWEPT_AT_ONCE:
+                    return count
+
+    # --- the end
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge, through the live channel if this one is closed."""
+        if self.successor is not None:
+            self.successor.basic_ack(delivery_tag, multiple)
+        elif self.closed:
+            self.qos.end_by_next(delivery_tag, Ending.GONE)
+        else:
+            super().basic_ack(delivery_tag, multiple)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Reject, through the live channel if this one is closed."""
+        if self.successor is not None:
+            self.successor.basic_reject(delivery_tag, requeue)
+        elif self.closed:
+            self.qos.end_by_next(delivery_tag, Ending.PUT_BACK if requeue else Ending.GONE)
+        else:
+            super().basic_reject(delivery_tag, requeue)
+
+    def take_over(self, before: "HardenedChannel") -> None:
+        """Carry on what the running bodies of a closed channel hold."""
+        before.successor = self
+        self.qos.take_over(before.qos)
+
+    def close(self) -> None:
+        """Close; what no body runs of goes back to its queue."""
+        if not self.closed:
+            self.end_poll()
+        try:
+            super().close()
+        except self.connection_errors as error:
+            logger.warning("the broker was away while its channel was closed: %s", error)
+            # The rest of it, which asks the server nothing.
+            virtual.Channel.close(self)
+        finally:
+            self._disconnect_pools()

@@ -1,0 +1,133 @@
+"""
+The lease of taken messages: while it is renewed, the broker gives them to nobody else.
+
+A port for brokers whose lease can be renewed, and Redis behind it. RabbitMQ has no such lease: a message that is not
+acknowledged stays with its consumer until the channel closes, or until the server's `consumer_timeout` closes it.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from kombu.transport import redis as stock
+from kombu.utils.encoding import bytes_to_str
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
+from celery_safeguards.delivery.names import BrokerKeys
+from celery_safeguards.delivery.scripts import RENEW, run_script
+
+_RENEWED_AT_ONCE = 1_000
+_TIMEOUT_SECONDS = 2.0
+
+
+class MessageLease(Protocol):
+    """
+    How the messages that one channel has taken are renewed.
+
+    Safe when: used by a thread of its own beside the channel's; the server is away in between.
+    """
+
+    @property
+    def timeout_seconds(self) -> float:
+        """After how long without renewal a message is given to another worker."""
+
+    @property
+    def held(self) -> Collection[str]:
+        """The delivery tags that this process answers for."""
+
+    def message_of(self, tag: str) -> Any | None:
+        """Return a held message, or None."""
+
+    def renew(self, tags: Sequence[str]) -> Collection[str]:
+        """
+        Renew; returns the tags that another worker may have by now.
+
+        Raises:
+            ConnectionError, redis.RedisError: the broker did not answer.
+
+        """
+
+    def lose(self, tag: str) -> None:
+        """Answer for a message no more: another worker may have it."""
+
+    def sweep(self) -> int:
+        """Give the lapsed messages of dead workers to living ones; returns how many."""
+
+    def close(self) -> None:
+        """Close what this lease has opened."""
+
+
+class RedisLease:
+    """
+    Messages taken from Redis by kombu's transport or by the hardened one, which alone is swept from here.
+
+    It has a connection of its own: the channel's are shared with the consumer's loop, and a pool's lock that this
+    thread holds while a child is forked would stay locked there.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._keys = BrokerKeys(channel)
+        self._client = _own_client(channel, min(_TIMEOUT_SECONDS, self.timeout_seconds / RENEWALS_PER_TIMEOUT))
+
+    @property
+    def timeout_seconds(self) -> float:
+        """The visibility timeout of the live channel."""
+        return float(self._channel.visibility_timeout)
+
+    @property
+    def held(self) -> Collection[str]:
+        """The delivery tags that this process answers for."""
+        qos = self._channel.qos
+        if isinstance(self._channel, HardenedChannel):
+            held: Collection[str] = qos.held
+            return held
+        # Acknowledged ones wait there to be forgotten (kombu 5.7, `virtual.QoS`).
+        return [tag for tag in tuple(qos._delivered) if tag not in qos._dirty]  # noqa: SLF001
+
+    def message_of(self, tag: str) -> Any | None:
+        """Return a held message, or None."""
+        qos = self._channel.qos
+        if isinstance(self._channel, HardenedChannel):
+            return qos.message_of(tag)
+        return qos._delivered.get(tag)  # noqa: SLF001
+
+    def renew(self, tags: Sequence[str]) -> Collection[str]:
+        """Renew, by the server's clock; returns the tags that are not there any more."""
+        gone: list[str] = []
+        for start in range(0, len(tags), _RENEWED_AT_ONCE):
+            part = tags[start : start + _RENEWED_AT_ONCE]
+            gone += map(bytes_to_str, run_script(self._client, RENEW, [self._keys.index], part))
+        return gone
+
+    def lose(self, tag: str) -> None:
+        """Answer for a message no more; on the stock transport its tag may be another worker's now."""
+        if isinstance(self._channel, HardenedChannel):
+            self._channel.qos.forget(tag)
+
+    def sweep(self) -> int:
+        """Give the lapsed messages of dead workers to living ones; kombu's timer does on the stock transport."""
+        if not isinstance(self._channel, HardenedChannel):
+            return 0
+        self._channel.is_swept = True
+        return self._channel.sweep(self._client)
+
+    def close(self) -> None:
+        """Close this lease's connection."""
+        self._client.connection_pool.disconnect()
+
+
+def _own_client(channel: Any, timeout_seconds: float) -> Any:
+    before = getattr(channel, "_sentinel_manager", None)
+    pool = channel._get_pool()  # noqa: SLF001
+    if hasattr(channel, "_sentinel_manager"):
+        # The channel closes the one it knows.
+        channel._sentinel_manager = before  # noqa: SLF001
+    pool.connection_kwargs.update(socket_timeout=timeout_seconds, retry=Retry(NoBackoff(), 0))
+    return channel.Client(connection_pool=pool)
+
+
+def lease_of(channel: Any) -> MessageLease | None:
+    """Return how a channel's messages are renewed; None where its broker has no lease that can be."""
+    return RedisLease(channel) if isinstance(channel, stock.Channel) and channel.ack_emulation else None

@@ -1,0 +1,35 @@
+r"""
+Where the hardened transport keeps things: beside kombu's own keys and in their form, so that both kinds of worker
+agree.
+
+| key, after `global_keyprefix` | type | holds |
+|---|---|---|
+| `<queue>`, `<queue>\x06\x163`, ... | list | messages by priority, as kombu has them |
+| `<queue>\x06\x16wake` | list | a word for each message, at most 64: wakes one waiting worker each |
+| `unacked` | hash | delivery tag → `[message, "", queue]`, as kombu has it for a message of the default exchange |
+| `unacked_index` | sorted set | delivery tag → when it was received or last renewed, by the server's clock |
+| `unacked_pulse` | hash | when any worker last swept, and from when sweeping is allowed after a pause of all |
+| `unacked_aside` | list | what was taken from a queue and is no message: JSON, the bytes in base64 |
+"""
+
+from typing import Any
+
+
+class BrokerKeys:
+    """The full names of one channel's keys."""
+
+    def __init__(self, channel: Any) -> None:
+        self._prefix = str(channel.global_keyprefix or "")
+        self._sep = str(channel.sep)
+        self.unacked = self._prefix + str(channel.unacked_key)
+        self.index = self._prefix + str(channel.unacked_index_key)
+        self.pulse = f"{self.unacked}_pulse"
+        self.aside = f"{self.unacked}_aside"
+
+    def of(self, name: str) -> str:
+        """Return the full name of one of kombu's keys."""
+        return self._prefix + name
+
+    def wake(self, queue: str) -> str:
+        """Return the list whose words wake workers that wait for this queue."""
+        return f"{self._prefix}{queue}{self._sep}wake"

@@ -1,0 +1,34 @@
+"""
+The transport's scripts, and how a client of kombu's runs them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError
+
+from celery_safeguards._redis import Script
+
+_EXECUTE: Any = redis.Redis.execute_command
+
+TAKE = Script.of("delivery/take.lua")
+PUT = Script.of("delivery/wake.lua", "delivery/put.lua")
+RESTORE = Script.of("delivery/wake.lua", "delivery/restore.lua")
+SET_ASIDE = Script.of("delivery/set_aside.lua")
+SWEEP = Script.of("delivery/sweep.lua")
+RENEW = Script.of("delivery/renew.lua")
+
+
+def execute(client: Any, *words: Any) -> Any:
+    """Run a command with full names of keys: kombu's client would put its prefix before some of them once more."""
+    return _EXECUTE(client, *words)
+
+
+def run_script(client: Any, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+    """Run a script with full names of keys; one round trip once the server knows it."""
+    words = (len(keys), *keys, *arguments)
+    try:
+        return execute(client, "EVALSHA", script.sha, *words)
+    except NoScriptError:
+        return execute(client, "EVAL", script.source, *words)

@@ -1,0 +1,211 @@
+"""
+A Redis channel whose messages are taken and noted in one step.
+
+One question is outstanding at a time, on the connection that kombu's event loop watches:
+
+    asleep ──there is credit──▶ TAKE ──a message──▶ delivered; asleep
+                                 ▲ └──all lists are empty──▶ WAIT, by BRPOP on the queues' wake lists
+                                 └─────── a word, or the timeout ───────┘
+
+A script cannot block, and a blocking pop cannot note what it has popped: so it is a word that is popped, which may be
+lost. Whoever publishes by this transport leaves a word with the message; a message of another publisher is found when
+the wait is over, a second later at most (`brpop_timeout`). A word wakes one worker.
+
+A cut between question and answer loses nothing: the tag was minted here, so its message is put back at the close.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from queue import Empty
+from time import monotonic
+from typing import Any
+
+import redis
+from kombu.transport import redis as stock
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
+from redis.exceptions import NoScriptError, ResponseError
+
+from celery_safeguards._redis import is_away
+from celery_safeguards.delivery.names import BrokerKeys
+from celery_safeguards.delivery.restoring import aside_entry
+from celery_safeguards.delivery.scripts import SET_ASIDE, TAKE, run_script
+
+logger = logging.getLogger(__name__)
+_ANSWER_SECONDS = 2.0
+"""How long a close waits for the answer that is outstanding."""
+_NO_MESSAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+class TakingChannel(stock.Channel):  # type: ignore[misc]
+    """The part of the hardened channel that takes messages; see the module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._taking: tuple[str, list[str], list[str]] | None = None
+        self._noted: set[str] = set()
+        self._silent_queues: set[str] = set()
+        super().__init__(*args, **kwargs)
+        self.keys = BrokerKeys(self)
+
+    @property
+    def taking(self) -> str | None:
+        """The tag of a question that is not answered yet: its message may be noted already."""
+        taking = self._taking
+        return taking[0] if taking else None
+
+    def is_noted(self, tag: str) -> bool:
+        """Whether a script has noted this delivery when it took it; tells once."""
+        try:
+            self._noted.remove(tag)
+        except KeyError:
+            return False
+        return True
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        del timeout
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        if queues:
+            self._in_poll = self.client.connection
+            self._ask(queues)
+
+    def _ask(self, queues: Sequence[str]) -> None:
+        self._brpop_sent_at = monotonic()
+        by_list = [(self._q_for_pri(queue, step), queue) for step in self.priority_steps for queue in queues]
+        notes = ["" if queue in self._silent_queues else json.dumps(queue) for _, queue in by_list]
+        keys = [
+            *(self.keys.unacked, self.keys.index),
+            *(self.keys.of(name) for name, _ in by_list),
+            *(self.keys.wake(queue) for queue in queues),
+        ]
+        words = [str(len(keys)), *keys, (tag := uuid()), str(len(by_list)), *notes]
+        self._taking = (tag, [queue for _, queue in by_list], words)
+        self.client.connection.send_command("EVALSHA", TAKE.sha, *words)
+
+    def _wait(self, queues: Sequence[str]) -> None:
+        self._brpop_sent_at = monotonic()
+        self.client.connection.send_command("BRPOP", *map(self.keys.wake, queues), self.brpop_timeout or 1)
+
+    def _brpop_read(self, **options: Any) -> bool:
+        """Read the answer to the question that is outstanding; raises `Empty` unless it was a message."""
+        del options
+        answer = self._answer()
+        taking, self._taking = self._taking, None
+        if isinstance(answer, NoScriptError) and taking is not None:
+            self._taking = taking
+            self.client.connection.send_command("EVAL", TAKE.source, *taking[2])
+            raise Empty
+        if taking is None:
+            # A word, or none in time: either way there may be a message.
+            self._in_poll = None
+            if self.qos.can_consume():
+                self._brpop_start()
+            raise Empty
+        tag, queues, _ = taking
+        if not answer:
+            if self.active_queues:
+                self._wait(list(dict.fromkeys(queues)))
+            else:
+                self._in_poll = None
+            raise Empty
+        self._in_poll = None
+        number, raw = answer
+        queue = queues[int(number) - 1]
+        self._queue_cycle.rotate(queue)
+        self._deliver(tag, raw, queue)
+        return True
+
+    def _answer(self) -> Any:
+        connection = self.client.connection
+        try:
+            return connection.read_response()
+        except NoScriptError as error:
+            return error
+        except ResponseError as error:
+            self._in_poll = None
+            connection.disconnect()
+            if is_away(error):
+                # A replica after a failover, a server that loads or is full: it is gone, not wrong (celery/kombu#1004).
+                raise redis.ConnectionError(str(error)) from error
+            raise
+        except self.connection_errors:
+            self._in_poll = None
+            connection.disconnect()
+            raise
+
+    def _deliver(self, tag: str, raw: bytes, queue: str) -> None:
+        try:
+            payload = loads(bytes_to_str(raw))
+            # Its own for each delivery, whatever tag it had before.
+            payload["properties"]["delivery_tag"] = tag
+            payload["properties"].setdefault("delivery_info", {})
+        except _NO_MESSAGE as error:
+            self.set_aside(tag, raw, queue, repr(error))
+            return
+        if queue not in self._silent_queues:
+            self._noted.add(tag)
+        self.connection._deliver(payload, queue)  # noqa: SLF001
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> Any:
+        """Consume from a queue; what is taken from it and is no message never reaches the callback."""
+        (self._silent_queues.add if no_ack else self._silent_queues.discard)(queue)
+        answer = super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+        def receive(payload: Any) -> Any:
+            tag = payload["properties"]["delivery_tag"]
+            try:
+                message = self.Message(payload, channel=self)
+            except _NO_MESSAGE as error:
+                self.set_aside(tag, dumps(payload).encode(), queue, repr(error))
+                return None
+            if not no_ack:
+                self.qos.append(message, tag)
+            return callback(message)
+
+        self.connection._callbacks[queue] = receive  # noqa: SLF001
+        return answer
+
+    def _get(self, queue: str) -> Any:
+        lists = [self._q_for_pri(queue, step) for step in self.priority_steps]
+        tag = uuid()
+        keys = [self.keys.unacked, self.keys.index, *map(self.keys.of, lists), self.keys.wake(queue)]
+        with self.conn_or_acquire() as client:
+            answer = run_script(client, TAKE, keys, [tag, len(lists), *[json.dumps(queue)] * len(lists)])
+            self._maybe_update_queues_expire(client, queue)
+        if not answer:
+            raise Empty
+        payload = loads(bytes_to_str(answer[1]))
+        payload["properties"]["delivery_tag"] = tag
+        self._noted.add(tag)
+        return payload
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Take one message, or None."""
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            self._noted.discard(message.delivery_tag)
+            self.qos.ack(message.delivery_tag)
+        return message
+
+    def set_aside(self, tag: str, raw: bytes, queue: str | None, reason: str, client: Any = None) -> None:
+        """Move what is no message out of the way: left where it is, it would end every worker that reads it."""
+        logger.error("queue %r held what is no message; set aside: %s", queue, reason)
+        entry = aside_entry(raw, queue, reason)
+        keys = [self.keys.unacked, self.keys.index, self.keys.aside]
+        with self.conn_or_acquire(client) as found:
+            run_script(found, SET_ASIDE, keys, [tag, entry])
+
+    def end_poll(self) -> None:
+        """Take the outstanding question back: a message that it has taken is put back, if the server answers."""
+        connection, self._in_poll = self._in_poll, None
+        taking, self._taking = self._taking, None
+        if taking is None:
+            return
+        self.qos.stray.add(taking[0])
+        try:
+            if connection is not None and connection.can_read(timeout=_ANSWER_SECONDS):
+                connection.read_response()
+        except (*self.connection_errors, ResponseError, ValueError) as error:
+            # What it has taken is known by its tag all the same.
+            logger.debug("an outstanding question was not answered: %r", error)

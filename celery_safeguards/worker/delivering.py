@@ -1,0 +1,82 @@
+"""
+What a worker does for the messages it holds: renew them from receipt to their end, and carry them over a cut.
+
+    cut ──▶ the channel closes: what no body runs of goes back at once ──▶ reconnected: the new channel adopts the rest,
+            bodies run on; a connection of its own renews their messages   and acknowledges them when they end
+"""
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from celery_safeguards._compat import running_tags
+from celery_safeguards.conf import HARDENED
+from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.lease import lease_of
+from celery_safeguards.delivery.qos import name_what_runs
+from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.renewing import Renewing, appoint, renewing_of
+
+logger = logging.getLogger(__name__)
+
+
+class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Renew messages through reconnects and a warm shutdown."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._channel: Any = None
+
+    def start(self, parent: Any) -> None:
+        """Follow the channel that was just opened."""
+        before, self._channel = self._channel, parent.connection.default_channel
+        wiring = Wiring.of(parent.app)
+        if isinstance(self._channel, HardenedChannel):
+            name_what_runs(lambda: _tags_that_run_on(parent))
+            if isinstance(before, HardenedChannel):
+                self._channel.take_over(before)
+        elif wiring.settings.transport == HARDENED:
+            logger.warning(
+                "safeguards_transport=%r has no form for this broker: on it a connection that is cut redelivers what "
+                "runs, and what is killed while it takes a message may lose it",
+                HARDENED,
+            )
+        lease = lease_of(self._channel)
+        if lease is None:
+            return
+        renewing = renewing_of(parent.app)
+        if renewing is None:
+            renewing = Renewing(wiring.clock, lambda: _turned_at(parent), is_in_loop=_runs_in_loop(parent.pool))
+            appoint(parent.app, renewing)
+        renewing.follow(lease)
+
+    def stop(self, parent: Any) -> None:
+        """Go on renewing: a reconnect restarts this step, and in a warm shutdown bodies run until the pool is empty."""
+
+    def shutdown(self, parent: Any) -> None:
+        """Stop: the pool has drained."""
+        renewing = renewing_of(parent.app)
+        if renewing is not None:
+            renewing.stop()
+
+
+def _tags_that_run_on(parent: Any) -> set[str]:
+    """Return the messages whose bodies outlive a connection; when the worker stops, none does."""
+    if state.should_stop is not None or state.should_terminate is not None:
+        return set()
+    return running_tags(parent.pool)
+
+
+def _turned_at(parent: Any) -> float | None:
+    connection = parent.connection
+    transport = getattr(connection, "_transport", None)
+    turned = getattr(getattr(transport, "cycle", None), "turned_at", None)
+    return turned or None
+
+
+def _runs_in_loop(pool: Any) -> bool:
+    return type(pool).__module__.rpartition(".")[2] == "solo"

@@ -1,0 +1,175 @@
+"""
+Renews the lease of every message that this worker holds, from receipt to its end, and sweeps those of dead workers.
+
+    taken ──waits for a slot or its ETA──▶ body begins ──▶ acknowledged
+      └ renewed for an hour beyond its ETA ┘└ for its task's budget ┘
+
+Beyond that a task counts as hung: its message is given to another worker a visibility timeout later, and a body that
+has not begun here is not begun any more. So it is when the consumer's loop stands still: what it holds would wait for
+ever. A body that runs in the loop's own thread (solo pool) is no standstill within its budget.
+
+It is a thread of the main process with a connection of its own; under gevent it is a greenlet.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+from kombu.exceptions import OperationalError
+
+from celery_safeguards.clock import Clock
+from celery_safeguards.delivery.lease import MessageLease
+from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
+
+logger = logging.getLogger(__name__)
+_SWEEP_EVERY_SECONDS = 1.0
+_STANDSTILL_SECONDS = 30.0
+_AWAY = (redis.RedisError, OperationalError, OSError)
+
+
+@dataclass(slots=True)
+class Holding:
+    """How long one message is renewed, by the monotonic clock."""
+
+    until: float
+    has_begun: bool = False
+
+
+class Renewing:
+    """
+    Renews what one worker holds.
+
+    Args:
+        clock: gives the time.
+        last_turn: when the consumer's loop last turned, monotonic; None where that cannot be told.
+        is_in_loop: whether bodies run in the loop's own thread.
+
+    """
+
+    def __init__(self, clock: Clock, last_turn: Callable[[], float | None], *, is_in_loop: bool) -> None:
+        self._clock = clock
+        self._last_turn = last_turn
+        self._is_in_loop = is_in_loop
+        self._holdings: dict[str, Holding] = {}
+        self._lease: MessageLease | None = None
+        self._renewed_at = 0.0
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self.is_away = False
+        """Whether the broker did not answer the last time."""
+
+    def follow(self, lease: MessageLease) -> None:
+        """Renew through another lease from now on: the connection is new. Renews at once."""
+        before, self._lease = self._lease, lease
+        self._renewed_at = 0.0
+        if before is not None:
+            before.close()
+        if self._thread is None or not self._thread.is_alive():
+            self._stopped = False
+            self._thread = threading.Thread(target=self._run, name="celery-safeguards-lease", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop; nothing that is still held is renewed any more."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STANDSTILL_SECONDS)
+        if self._lease is not None:
+            self._lease.close()
+
+    def begins(self, tag: str, budget_seconds: float) -> None:
+        """The body of a message begins, and may take this long."""
+        self._holdings[tag] = Holding(self._clock.monotonic_seconds() + budget_seconds, has_begun=True)
+
+    def tick(self) -> None:
+        """Sweep, and renew if it is time."""
+        lease = self._lease
+        if lease is None:
+            return
+        now = self._clock.monotonic_seconds()
+        lease.sweep()
+        if now - self._renewed_at < lease.timeout_seconds / 3:
+            return
+        held = set(lease.held)
+        for tag in tuple(self._holdings.keys() - held):
+            self._holdings.pop(tag, None)
+        if not self._turns(lease, now):
+            logger.error("the consumer's loop stands still: its %s messages are renewed no more", len(held))
+            return
+        due = [tag for tag in held if self._is_within_budget(lease, tag, now)]
+        gone = lease.renew(due)
+        self._renewed_at = now
+        for tag in gone:
+            message = lease.message_of(tag)
+            if message is not None:
+                name = (message.headers or {}).get("task")
+                logger.warning("%s: another worker may have this message by now (delivery %s)", name, tag)
+                lease.lose(tag)
+
+    def _is_within_budget(self, lease: MessageLease, tag: str, now: float) -> bool:
+        holding = self._holdings.get(tag)
+        if holding is None:
+            holding = self._holdings[tag] = Holding(now + _wait_seconds(lease.message_of(tag)) + DEFAULT_SECONDS)
+        return now < holding.until
+
+    def _turns(self, lease: MessageLease, now: float) -> bool:
+        """Whether the consumer's loop turns, or has a reason not to."""
+        turned = self._last_turn()
+        if turned is None or now - turned < max(_STANDSTILL_SECONDS, lease.timeout_seconds):
+            return True
+        runs = any(each.has_begun and now < each.until for each in tuple(self._holdings.values()))
+        return self._is_in_loop and runs
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self.tick()
+            except _AWAY as error:
+                if not self.is_away:
+                    logger.warning("messages could not be renewed: %s", error)
+                self.is_away = True
+            except Exception:
+                # The thread must outlive what it cannot foresee: without it every message of this worker lapses.
+                logger.exception("renewal of messages failed")
+            else:
+                self.is_away = False
+            self._wake.wait(self._pause_seconds())
+            self._wake.clear()
+
+    def _pause_seconds(self) -> float:
+        lease = self._lease
+        return min(_SWEEP_EVERY_SECONDS, lease.timeout_seconds / 6) if lease is not None else _SWEEP_EVERY_SECONDS
+
+
+def _wait_seconds(message: Any) -> float:
+    """Return how long a message waits for its ETA yet."""
+    eta = (getattr(message, "headers", None) or {}).get("eta")
+    if not isinstance(eta, str):
+        return 0.0
+    try:
+        due = datetime.fromisoformat(eta)
+    except ValueError:
+        return 0.0
+    now = datetime.now(UTC)
+    return max(0.0, (due if due.tzinfo else due.replace(tzinfo=UTC)).timestamp() - now.timestamp())
+
+
+_RENEWING: "weakref.WeakKeyDictionary[Any, Renewing]" = weakref.WeakKeyDictionary()
+
+
+def renewing_of(app: Any) -> Renewing | None:
+    """Return what renews the messages of this process's worker, or None."""
+    return _RENEWING.get(app)
+
+
+def appoint(app: Any, renewing: Renewing) -> None:
+    """Make it the one of this process's worker."""
+    _RENEWING[app] = renewing
