@@ -131,3 +131,9 @@ def _own_client(channel: Any, timeout_seconds: float) -> Any:
 def lease_of(channel: Any) -> MessageLease | None:
     """Return how a channel's messages are renewed; None where its broker has no lease that can be."""
     return RedisLease(channel) if isinstance(channel, stock.Channel) and channel.ack_emulation else None
+
+
+def is_lost(message: Any) -> bool:
+    """Whether this process no longer answers for a message: it was put back, or lapsed; never told on other brokers."""
+    channel = message.channel
+    return isinstance(channel, HardenedChannel) and not channel.qos.holds(message.delivery_tag)

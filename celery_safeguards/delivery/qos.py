@@ -55,6 +55,11 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         mine = (*tuple(self._delivered), *tuple(self.adopted), *tuple(self.kept), *((taking,) if taking else ()))
         return tuple(tag for tag in mine if tag not in self._dirty)
 
+    def holds(self, tag: str) -> bool:
+        """Whether this process still answers for a delivery."""
+        is_mine = tag in self._delivered or tag in self.adopted or tag in self.kept
+        return is_mine and tag not in self._dirty
+
     def message_of(self, tag: str) -> Any | None:
         """Return a held message, or None."""
         return self._delivered.get(tag) or self.adopted.get(tag) or self.kept.get(tag)

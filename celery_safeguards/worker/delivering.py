@@ -68,7 +68,9 @@ def _tags_that_run_on(parent: Any) -> set[str]:
     """Return the messages whose bodies outlive a connection; when the worker stops, none does."""
     if state.should_stop is not None or state.should_terminate is not None:
         return set()
-    return running_tags(parent.pool)
+    renewing = renewing_of(parent.app)
+    # Celery's list ends before the acknowledgement is out, which another thread may be about to send.
+    return running_tags(parent.pool) | (renewing.begun if renewing is not None else set())
 
 
 def _turned_at(parent: Any) -> float | None:

@@ -4,9 +4,9 @@ Renews the lease of every message that this worker holds, from receipt to its en
     taken ──waits for a slot or its ETA──▶ body begins ──▶ acknowledged
       └ renewed for an hour beyond its ETA ┘└ for its task's budget ┘
 
-Beyond that a task counts as hung: its message is given to another worker a visibility timeout later, and a body that
-has not begun here is not begun any more. So it is when the consumer's loop stands still: what it holds would wait for
-ever. A body that runs in the loop's own thread (solo pool) is no standstill within its budget.
+Beyond that a task counts as hung: its message is given to another worker a visibility timeout later, and what still
+waited here is not begun any more, unless the pool has it already. So it is when the consumer's loop stands still: what
+it holds would wait for ever. A body that runs in the loop's own thread (solo pool) is no standstill within its budget.
 
 It is a thread of the main process with a connection of its own; under gevent it is a greenlet.
 """
@@ -58,6 +58,7 @@ class Renewing:
         self._holdings: dict[str, Holding] = {}
         self._lease: MessageLease | None = None
         self._renewed_at = 0.0
+        self._renew_now = True
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -67,7 +68,7 @@ class Renewing:
     def follow(self, lease: MessageLease) -> None:
         """Renew through another lease from now on: the connection is new. Renews at once."""
         before, self._lease = self._lease, lease
-        self._renewed_at = 0.0
+        self._renew_now = True
         if before is not None:
             before.close()
         if self._thread is None or not self._thread.is_alive():
@@ -89,6 +90,22 @@ class Renewing:
         """The body of a message begins, and may take this long."""
         self._holdings[tag] = Holding(self._clock.monotonic_seconds() + budget_seconds, has_begun=True)
 
+    def has_lapsed(self, received: float) -> bool:
+        """
+        Whether a message that was received then, monotonic, may be another worker's by now: nothing confirmed it since.
+
+        After a standstill the loop may wake before this thread does, and begin what was waiting for its ETA.
+        """
+        lease = self._lease
+        if lease is None:
+            return False
+        return self._clock.monotonic_seconds() - max(received, self._renewed_at) >= lease.timeout_seconds
+
+    @property
+    def begun(self) -> set[str]:
+        """The messages whose bodies have begun, until they are acknowledged."""
+        return {tag for tag, each in tuple(self._holdings.items()) if each.has_begun}
+
     def tick(self) -> None:
         """Sweep, and renew if it is time."""
         lease = self._lease
@@ -96,7 +113,7 @@ class Renewing:
             return
         now = self._clock.monotonic_seconds()
         lease.sweep()
-        if now - self._renewed_at < lease.timeout_seconds / 3:
+        if not self._renew_now and now - self._renewed_at < lease.timeout_seconds / 3:
             return
         held = set(lease.held)
         for tag in tuple(self._holdings.keys() - held):
@@ -105,8 +122,9 @@ class Renewing:
             logger.error("the consumer's loop stands still: its %s messages are renewed no more", len(held))
             return
         due = [tag for tag in held if self._is_within_budget(lease, tag, now)]
+        # `now` is from before it was sent: the server cannot have heard of it earlier.
         gone = lease.renew(due)
-        self._renewed_at = now
+        self._renewed_at, self._renew_now = now, False
         for tag in gone:
             message = lease.message_of(tag)
             if message is not None:

@@ -15,6 +15,7 @@ Celery acknowledges a late-acknowledged message whose child died, or requeues it
 """
 
 import logging
+import time
 import uuid
 from math import inf
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.text import ErrorText
+from celery_safeguards.delivery.lease import is_lost
 from celery_safeguards.errors import DroppedLocally, KeyRefused, SafeguardsError, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.locks.store import HeldLock, LockAsk
@@ -42,6 +44,7 @@ from celery_safeguards.policy import Declared
 from celery_safeguards.retry.classify import classify
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import end_child, keeper_of
+from celery_safeguards.worker.renewing import renewing_of
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class SafeRequest(Request):  # type: ignore[misc]
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self.sg_owner = uuid.uuid4().hex
+        self._sg_received = time.monotonic()
         self._request_dict["headers"] = custom_headers(message.headers)
         self._request_dict[h.OWNER] = self.sg_owner
         # The body is the very object that is sent to the child anyway: pickle sends it once.
@@ -72,6 +76,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Renew the claim and the lock that the child is about to take."""
         # First, since it may acknowledge, or terminate at once.
         super().on_accepted(pid, time_accepted)
+        renewing = renewing_of(self.app)
+        if renewing is not None:
+            renewing.begins(self.message.delivery_tag, lease_budget_seconds(self.task, self.time_limits))
         keeper, lock = keeper_of(self.app), self._lock_ask(pid)
         # Nothing is to be renewed of a transaction.
         key = None if self._is_atomic else self._record_key()
@@ -80,6 +87,16 @@ class SafeRequest(Request):  # type: ignore[misc]
             hold_seconds = self.task.policy.lock.max_hold_seconds if lock is not None else None
             most_seconds = inf if hold_seconds is None else hold_seconds
             keeper.keep(self.sg_owner, key, self.id, pid, budget_seconds, lock=lock, max_hold_seconds=most_seconds)
+
+    def revoked(self) -> bool:
+        """Whether the body must not begin: also if its message waited here for so long that another worker has it."""
+        renewing = renewing_of(self.app)
+        has_lapsed = renewing is not None and renewing.has_lapsed(self._sg_received)
+        if not self.acknowledged and (has_lapsed or is_lost(self.message)):
+            logger.warning("%s[%s] is not started: another worker may have its message", self.name, self.id)
+            drop_locally(self)
+            return True
+        return bool(super().revoked())
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Signal the child; Celery acknowledges at once, but it may take its time to die, and is renewed until then."""

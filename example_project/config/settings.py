@@ -74,6 +74,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A worker that is killed or cut off while it looks for messages to redeliver leaves its lock behind, and until that
 # lapses no other worker looks (kombu 5.7: for 300 s).
 CELERY_BROKER_TRANSPORT_OPTIONS = {"unacked_mutex_expire": 30}
+CELERY_SAFEGUARDS_TRANSPORT = "hardened"
 CELERY_TASK_DEFAULT_QUEUE = "shop"
 # What a worker has taken and not begun yet is in nobody's way, and is not lost with it.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1

@@ -47,14 +47,17 @@ def trade(side, plan):
     """Publish the orders that meet an unkind gateway, a forgetful transport or an impatient customer; and bad ones."""
     for order in plan.of(*_MISBEHAVIOUR):
         side.gateway.inject(order_id=order.id, **_MISBEHAVIOUR[order.fate])
-    for order in plan.of(Fate.UNTOUCHED, Fate.TWICE, Fate.VANISHED, *_MISBEHAVIOUR):
+    # First in the queue, and so the ones that are taken.
+    for order in plan.of(Fate.VANISHED):
+        side.publish(order)
+    side.fired[Fate.VANISHED] = side.take_and_die(len(plan.of(Fate.VANISHED)))
+    for order in plan.of(Fate.UNTOUCHED, Fate.TWICE, *_MISBEHAVIOUR):
         side.publish(order)
     for order in plan.of(Fate.TWICE):
         side.publish(order)
         side.fired[Fate.TWICE] += 1
     for payload in plan.bad_payloads:
         side.publish_bad(payload)
-    side.fired[Fate.VANISHED] = side.lose_from_queue(plan.of(Fate.VANISHED))
 
 
 def kill_children(side, plan):

@@ -10,3 +10,10 @@ from celery import Celery
 app = Celery("plain", set_as_current=False, include=["example_project.demo.plain_tasks"])
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.task_default_queue = "plain"
+app.conf.safeguards_transport = "stock"
+
+
+@app.on_after_finalize.connect
+def _do_without(sender, **_):
+    # The other shop's tasks are registered with every app of a process, and what a worker does for them with that.
+    sender.steps["consumer"].clear()

@@ -17,7 +17,7 @@ class Fate(StrEnum):
 
     UNTOUCHED = "left alone"
     TWICE = "published twice"
-    VANISHED = "message lost by the transport"
+    VANISHED = "killed while it takes a message"
     DROPPED = "charged, answer dropped"
     FAILED = "gateway answers 503"
     FAILED_AFTER = "charged, then answers 503"

@@ -102,8 +102,8 @@ def _objections_to_guarded(plan, guarded):
         found.append(f"never shipped {sorted(guarded.unshipped)}")
     if guarded.points != guarded.points_due:
         found.append(f"{guarded.points} points given, {guarded.points_due} due")
-    if guarded.resent < len(plan.of(Fate.VANISHED)):
-        found.append(f"only {guarded.resent} orders were sent again")
+    if guarded.resent:
+        found.append(f"{guarded.resent} orders had to be sent again: their messages were lost")
     if guarded.discarded != len(plan.bad_payloads):
         found.append(f"{guarded.discarded} bad payloads in letters, not {len(plan.bad_payloads)}")
     if guarded.replayed != guarded.dead_lettered - guarded.discarded:

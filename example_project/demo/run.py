@@ -69,9 +69,7 @@ class Demo:
         )
         say("    the guarded store was declared new: an empty one may be a wiped one, and admits nobody for one lease")
         say(f"publish the first orders, {twice} of them twice, and {bad} payloads that are wrong")
-        say(
-            f"    {vanished} messages vanish as when a worker dies between taking one and noting it: Redis forgets them"
-        )
+        say(f"    a worker dies {vanished} times between taking a message and noting it: stock transport forgets it")
         self._do(faults.trade)
         say(f"start {WORKERS} workers for each shop; the gateway drops answers, fails, limits the rate and is slow")
         for side in self.sides:

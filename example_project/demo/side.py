@@ -4,7 +4,10 @@ What both shops that the demo breaks have: a broker, a gateway, a database and w
 
 import contextlib
 import itertools
-import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ import kombu.exceptions
 import redis
 from django.db.models import Sum
 
-from example_project.demo.processes import Worker, wait_until
+from example_project.demo import taker
+from example_project.demo.processes import ROOT, DemoFailed, Worker, wait_until
 from example_project.demo.servers import gateway_server, valkey_server
 from example_project.shop.models import Customer, Shipment
 
@@ -22,6 +26,7 @@ _QUIET_POLLS = 5
 _RECONNECT_SECONDS = 60
 _NOTICED_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+_TAKER_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +188,16 @@ class Side:
 
     # --- what it did
 
-    def lose_from_queue(self, orders):
-        """Take the charges of these orders off the queue for good; return how many messages that were."""
-        queue, lost = self._app.conf.task_default_queue, 0
-        for text in self.broker.lrange(queue, 0, -1):
-            headers = json.loads(text)["headers"]
-            if headers["task"] == self._charge.name and any(repr(each.id) in headers["kwargsrepr"] for each in orders):
-                lost += self.broker.lrem(queue, 1, text)
-        return lost
+    def take_and_die(self, count):
+        """Let a consumer of this shop's transport die while it takes messages; return how many it had."""
+        command = [sys.executable, "-m", taker.__name__, self._module, str(count)]
+        environment = {**os.environ, **self.environment()}
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, timeout=_TAKER_SECONDS, check=False
+        )
+        if ended.returncode != -signal.SIGKILL:
+            raise DemoFailed(f"{self.title}: the consumer that should die ended with code {ended.returncode}")
+        return count
 
     def charges(self):
         """Return how often each order was charged, from the gateway's ledger."""

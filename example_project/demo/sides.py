@@ -14,7 +14,8 @@ from example_project.demo.side import Side
 from example_project.shop import checkout, tasks
 from example_project.shop.models import Customer, Order
 
-RESEND_AFTER_SECONDS = 12.0
+RESEND_AFTER_SECONDS = 40.0
+"""Longer than anything takes that the broker has not lost."""
 
 
 class PlainSide(Side):

@@ -9,7 +9,8 @@ STORE_URL = "SAFEGUARDS_TEST_STORE_URL"
 NAMESPACE = "SAFEGUARDS_TEST_NAMESPACE"
 GATEWAY_URL = "SAFEGUARDS_TEST_GATEWAY_URL"
 TRANSPORT = "SAFEGUARDS_TEST_TRANSPORT"
-"""`hardened` runs every test of whole workers on that transport; each file can be run so."""
+"""Which transport a test's workers and producers have."""
+VISIBILITY = "SAFEGUARDS_TEST_VISIBILITY_SECONDS"
 
 
 def queue_settings(namespace):
@@ -41,7 +42,7 @@ def settings_from_environment(**changes):
         "safeguards_transport": os.environ.get(TRANSPORT, "stock"),
         "broker_transport_options": {
             **where["broker_transport_options"],
-            "visibility_timeout": 6,
+            "visibility_timeout": float(os.environ.get(VISIBILITY, "6")),
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
             # A worker killed while it sweeps leaves its lock behind; kombu keeps it for 300 s.

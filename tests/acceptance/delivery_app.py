@@ -1,0 +1,42 @@
+"""
+Guarded tasks without a key, so that nothing but the broker's lease keeps them from running twice.
+
+What plain Celery does with the same messages is seen of `plain_app`.
+"""
+
+import os
+
+from celery import Celery
+
+from celery_safeguards import Safeguards, SafeTask
+from tests.support import apps
+from tests.support.announce import announce, gate
+
+HUNG_BUDGET_SECONDS = float(os.environ["DELIVERY_HUNG_BUDGET_SECONDS"])
+
+app = Celery("delivery", set_as_current=False)
+app.conf.update(
+    apps.settings_from_environment(),
+    task_ignore_result=True,
+    safeguards_namespace=os.environ[apps.NAMESPACE],
+    safeguards_lease_seconds=3.0,
+    safeguards_store_timeout_seconds=0.9,
+)
+
+
+@app.task(base=SafeTask, name="delivery.effect", safeguards=Safeguards(repeatable=True))
+def effect(order_id):
+    gate("before_effect", order_id=order_id)
+    announce("effect", order_id=order_id)
+    gate("after_effect", order_id=order_id)
+    return order_id
+
+
+@app.task(
+    base=SafeTask,
+    name="delivery.hung",
+    safeguards=Safeguards(repeatable=True, max_lease_seconds=HUNG_BUDGET_SECONDS),
+)
+def hung(order_id):
+    gate("hung", order_id=order_id)
+    return order_id

@@ -1,0 +1,205 @@
+"""
+How long a held message is renewed, and when it is not.
+"""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
+from celery_safeguards.worker.renewing import Renewing
+
+TIMEOUT_SECONDS = 60.0
+
+
+class Clock:
+    """A monotonic clock that is moved by hand."""
+
+    def __init__(self):
+        self.now = 1_000.0
+
+    def monotonic_seconds(self):
+        return self.now
+
+
+class Lease:
+    """Messages in hand, and what was said of them to the broker."""
+
+    timeout_seconds = TIMEOUT_SECONDS
+
+    def __init__(self):
+        self.messages = {}
+        self.renewals = []
+        self.sweeps = 0
+        self.gone = ()
+        self.lost = []
+        self.error = None
+
+    @property
+    def held(self):
+        return tuple(self.messages)
+
+    def message_of(self, tag):
+        return self.messages.get(tag)
+
+    def renew(self, tags):
+        if self.error:
+            raise self.error
+        self.renewals.append(sorted(tags))
+        return self.gone
+
+    def lose(self, tag):
+        self.lost.append(tag)
+
+    def sweep(self):
+        self.sweeps += 1
+        return 0
+
+    def close(self):
+        pass
+
+
+class Worker:
+    """A renewing without its thread: it ticks when the test says so."""
+
+    def __init__(self, *, is_in_loop=False):
+        self.clock, self.lease, self.turned = Clock(), Lease(), None
+        self.renewing = Renewing(self.clock, lambda: self.turned, is_in_loop=is_in_loop)
+        self.renewing._lease = self.lease
+
+    def take(self, tag, eta=None):
+        self.lease.messages[tag] = SimpleNamespace(headers={"eta": eta, "task": "shop.pay"})
+
+    def renewed_after(self, seconds):
+        """Return which messages are renewed when so much time has passed."""
+        self.clock.now += seconds
+        before = len(self.lease.renewals)
+        self.renewing.tick()
+        return self.lease.renewals[-1] if len(self.lease.renewals) > before else None
+
+
+@pytest.fixture
+def worker():
+    return Worker()
+
+
+def test_messages_are_renewed_every_third_of_the_timeout(worker):
+    worker.take("a")
+
+    assert ["a"] == worker.renewed_after(0)
+    assert worker.renewed_after(TIMEOUT_SECONDS / 3 - 1) is None
+    assert ["a"] == worker.renewed_after(1)
+    assert 3 == worker.lease.sweeps
+
+
+def test_body_is_renewed_within_its_budget(worker):
+    """Bogdanp/dramatiq_sqs PR#59: a body that hangs must be redelivered."""
+    worker.take("a")
+    worker.renewing.begins("a", 100)
+
+    assert ["a"] == worker.renewed_after(99)
+    assert [] == worker.renewed_after(TIMEOUT_SECONDS)
+
+
+def test_message_that_waits_is_renewed_for_an_hour(worker):
+    worker.take("a")
+
+    assert ["a"] == worker.renewed_after(0)
+    assert ["a"] == worker.renewed_after(DEFAULT_SECONDS - 1)
+    assert [] == worker.renewed_after(TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+def test_message_that_waits_for_its_time_is_renewed_beyond_it(worker, zone):
+    """Celery writes an ETA with its zone, or in UTC without."""
+    due = datetime.now(UTC) + timedelta(days=1)
+    worker.take("a", eta=due.replace(tzinfo=zone).isoformat())
+
+    assert ["a"] == worker.renewed_after(0)
+    assert ["a"] == worker.renewed_after(86_400 + DEFAULT_SECONDS - 60)
+    assert [] == worker.renewed_after(120)
+
+
+@pytest.mark.parametrize("eta", ["tomorrow", 5, None, ""])
+def test_eta_that_is_none_counts_as_none(worker, eta):
+    worker.take("a", eta=eta)
+
+    assert ["a"] == worker.renewed_after(0)
+
+
+def test_body_that_begins_late_has_its_whole_budget(worker):
+    worker.take("a")
+    worker.renewed_after(0)
+    worker.clock.now += DEFAULT_SECONDS - 10
+    worker.renewing.begins("a", 100)
+
+    assert ["a"] == worker.renewed_after(99)
+
+
+def test_message_that_has_ended_is_forgotten(worker):
+    worker.take("a")
+    worker.renewing.begins("a", 100)
+    assert {"a"} == worker.renewing.begun
+    worker.lease.messages.clear()
+
+    worker.renewed_after(0)
+
+    assert set() == worker.renewing.begun
+
+
+def test_message_that_another_worker_has_is_given_up(worker):
+    for tag in ("taken", "acknowledged just now"):
+        worker.take(tag)
+    worker.lease.gone = ("taken", "acknowledged just now")
+    messages = worker.lease.messages
+    worker.lease.message_of = lambda tag: messages["taken"] if tag == "taken" else None
+
+    worker.renewed_after(0)
+
+    assert ["taken"] == worker.lease.lost
+
+
+def test_loop_that_stands_still_renews_nothing(worker):
+    """What it holds would wait for ever."""
+    worker.take("a")
+    worker.turned = worker.clock.now
+
+    assert ["a"] == worker.renewed_after(TIMEOUT_SECONDS - 1)
+    assert worker.renewed_after(TIMEOUT_SECONDS) is None
+    worker.turned = worker.clock.now
+    assert ["a"] == worker.renewed_after(1)
+
+
+def test_loop_in_which_a_body_runs_may_stand_still_for_its_budget():
+    worker = Worker(is_in_loop=True)
+    worker.take("a")
+    worker.turned = worker.clock.now
+    worker.renewing.begins("a", 300)
+
+    assert ["a"] == worker.renewed_after(200)
+    assert worker.renewed_after(200) is None
+
+
+def test_message_has_lapsed_when_nothing_has_confirmed_it_for_a_timeout(worker):
+    """A process that stood still must not begin what others may have done."""
+    worker.take("a")
+    received = worker.clock.now
+    worker.renewed_after(0)
+
+    worker.clock.now += TIMEOUT_SECONDS - 1
+    assert not worker.renewing.has_lapsed(received)
+    worker.clock.now += 1
+    assert worker.renewing.has_lapsed(received)
+    assert not worker.renewing.has_lapsed(worker.clock.now - 1)
+
+
+def test_renewal_that_was_not_answered_confirms_nothing(worker):
+    worker.take("a")
+    worker.renewed_after(0)
+    worker.lease.error = ConnectionError("away")
+
+    with pytest.raises(ConnectionError):
+        worker.renewed_after(TIMEOUT_SECONDS)
+
+    assert worker.renewing.has_lapsed(0.0)
