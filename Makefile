@@ -11,7 +11,7 @@ OLDEST_PYTHON ?= $(PYTHON)
 OLDEST := celery[redis]==5.5.0 kombu==5.5.2 billiard==4.2.1 vine==5.1.0 redis==4.6.0 django==5.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types layers format bench test-oldest clean
+.PHONY: help setup demo test check lint types layers format bench soak test-oldest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,10 @@ format: setup ## put the format right, and what ruff can fix by itself
 	@$(BIN)/ruff format .
 
 bench: setup ## run every benchmark; each writes benchmarks/results/<name>.json
-	@set -e; for name in overhead locks orm_ledger; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
+	@set -e; for name in overhead locks orm_ledger transport recovery; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
+
+soak: setup ## ten minutes of random kills and cuts, then count what is left
+	@$(BIN)/python -m benchmarks.soak
 
 test-oldest: .venv-oldest/.stamp ## unit, conformance and smoke tests on the lowest versions
 	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) tests/unit tests/conformance
