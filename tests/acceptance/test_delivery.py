@@ -225,6 +225,34 @@ def test_worker_that_stood_still_does_not_begin_what_others_have_done(scene):
     assert 1 == len(scene.starts("A1"))
 
 
+def test_worker_whose_clock_is_wrong_takes_nothing_from_others(scene):
+    """celery/celery#1112: ages are compared by the server's clock, here."""
+    scene.announcements.hold("before_effect")
+    scene.worker()
+    scene.send("A1")
+    scene.wait_for("before_effect", "A1")
+
+    scene.worker(env={apps.CLOCK_AHEAD: "3600"})
+    scene.wait_for_renewals()
+    scene.announcements.open("before_effect")
+
+    scene.wait_empty()
+    assert 1 == len(scene.starts("A1"))
+
+
+def test_worker_whose_clock_is_wrong_takes_everything_from_others_on_plain_celery(scene):
+    """The control: one host's clock decides for all."""
+    scene.announcements.hold("before_effect")
+    hour = {apps.VISIBILITY: "3000"}
+    scene.worker("plain", env=hour)
+    scene.send("A1", kind="plain")
+    scene.wait_for("before_effect", "A1")
+
+    scene.worker("plain", env={**hour, apps.CLOCK_AHEAD: "3600"})
+
+    scene.wait_for("before_effect", "A1", count=2)
+
+
 def test_warm_shutdown_waits_for_a_long_body_and_nobody_else_begins_it(scene):
     """celery/celery#3802: the consumer has stopped, the message is renewed all the same."""
     scene.announcements.hold("before_effect")

@@ -3,6 +3,9 @@ What every test app reads from its environment, so that one test's workers share
 """
 
 import os
+import time
+
+from kombu.transport import redis as transport
 
 BROKER_URL = "SAFEGUARDS_TEST_BROKER_URL"
 STORE_URL = "SAFEGUARDS_TEST_STORE_URL"
@@ -11,6 +14,10 @@ GATEWAY_URL = "SAFEGUARDS_TEST_GATEWAY_URL"
 TRANSPORT = "SAFEGUARDS_TEST_TRANSPORT"
 """Which transport a test's workers and producers have."""
 VISIBILITY = "SAFEGUARDS_TEST_VISIBILITY_SECONDS"
+
+
+CLOCK_AHEAD = "SAFEGUARDS_TEST_CLOCK_AHEAD_SECONDS"
+"""By how much a worker's clock is wrong, as its transport sees it."""
 
 
 def queue_settings(namespace):
@@ -33,6 +40,9 @@ def settings_from_environment(**changes):
 
     """
     namespace = os.environ[NAMESPACE]
+    ahead_seconds = float(os.environ.get(CLOCK_AHEAD, "0"))
+    if ahead_seconds:
+        transport.time = lambda: time.time() + ahead_seconds
     broker_url = os.environ[BROKER_URL]
     where = queue_settings(namespace)
     return {
