@@ -1,0 +1,120 @@
+"""
+What the store is told of a delivery whose process has ended: its lock is free, its start had no outcome, its claim is
+lost, its letter.
+
+All of it is evidence that spares others a wait. A store that is away is not waited for: the claim's lease, the lock's
+lease and the next delivery's own count tell the same later. The letter alone is more than that: without it the message
+is not given up.
+"""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+from billiard.exceptions import TimeLimitExceeded
+
+from celery_safeguards import headers as h
+from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.deadletter.text import ErrorText
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.locks.store import HeldLock, LockAsk
+from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.counting import is_redelivered
+from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.endings import Fate, Steps, kind_of
+from celery_safeguards.worker.keeper import end_child, keeper_of
+
+logger = logging.getLogger(__name__)
+
+
+def tell_the_store(
+    request: Any, steps: Steps, error: BaseException, key: RecordKey | None, lock: LockAsk | None
+) -> Fate:
+    """
+    Take an ending's steps and return what becomes of the message; `BURY` only when its letter is durable.
+
+    Args:
+        request: a `SafeRequest`.
+        steps: of its ending.
+        error: what tells of its end.
+        key: of the record that its child asked for, if it names one.
+        lock: that its child asked for, if any.
+
+    """
+    fate = steps.fate
+    if isinstance(error, TimeLimitExceeded):
+        _end_child(request)
+    if steps.releases_lock and lock is not None:
+        _release(request, lock)
+    if steps.counts_start and not _may_start_again(request):
+        fate = steps.fate_at_limit or fate
+    if steps.marks_lost and key is not None:
+        _mark_lost(request, error, key, lock)
+    return Fate.DROP if fate is Fate.BURY and not _is_buried(request, error) else fate
+
+
+def _end_child(request: Any) -> None:
+    """End a child that is over its hard limit: Celery tells us first, and what we free must not be in use."""
+    keeper = keeper_of(request.app)
+    if keeper is not None and keeper.has_children:
+        end_child(request.worker_pid)
+
+
+def _release(request: Any, lock: LockAsk) -> None:
+    keeper = keeper_of(request.app)
+    if keeper is not None and keeper.is_store_away:
+        return
+    try:
+        Wiring.of(request.app).locks.release(HeldLock(ask=lock))
+    except StoreUnavailable as away:
+        logger.warning("%s[%s]: its lock could not be released, and lapses: %s", request.name, request.id, away)
+
+
+def _may_start_again(request: Any) -> bool:
+    """Count a lost start by task id, unless the child has counted it; False at the limit."""
+    starts, limit = Wiring.of(request.app).starts, request.task.policy.max_lost_starts
+    try:
+        # As the child sees it, which has counted this start then.
+        seen = SimpleNamespace(delivery_info=request.delivery_info, headers=request.request_dict["headers"])
+        if is_redelivered(seen):
+            return bool(starts.read(request.id) < limit)
+        count = starts.begin(request.id, limit)
+    except StoreUnavailable as away:
+        logger.warning("%s[%s]: a lost start could not be counted: %s", request.name, request.id, away)
+        return True
+    return count is not None and count < limit
+
+
+def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk | None) -> None:
+    keeper = keeper_of(request.app)
+    if keeper is not None and keeper.is_store_away:
+        return
+    failure = {"kind": kind_of(error).value, "error": str(error), "reason": "its process ended"}
+    try:
+        Wiring.of(request.app).admission.mark_lost(
+            key, request.sg_owner, failure, keep_right_to_send=bool(request.chord), lock=lock
+        )
+    except StoreUnavailable as away:
+        logger.warning("%s[%s]: its claim could not be marked lost: %s", request.name, request.id, away)
+
+
+def _is_buried(request: Any, error: BaseException) -> bool:
+    """Write the letter of a message that is not started again; False: it is not durable."""
+    wiring, policy, fields = Wiring.of(request.app), request.task.policy, request.request_dict
+    letter = compose_letter(
+        wiring,
+        SimpleNamespace(**fields),
+        letter_id=fields["headers"].get(h.LETTER) or request.id,
+        kind=kind_of(error),
+        reason=f"{error}; started {policy.max_lost_starts} times at most without an outcome",
+        effect_possible=True,
+        error=ErrorText(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error)),
+        attempts=int(fields.get("retries") or 0) + 1,
+        lost_starts=policy.max_lost_starts,
+    )
+    try:
+        write_letter(wiring, letter)
+    except StoreUnavailable as away:
+        logger.error("%s[%s]: its letter could not be written: %s", request.name, request.id, away)  # noqa: TRY400
+        return False
+    return True
