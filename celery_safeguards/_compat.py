@@ -4,13 +4,16 @@ The places where Celery and kombu are touched beneath their documented surface, 
 Read in celery 5.5.3, 5.6.3, 5.7.0 and kombu 5.5 to 5.7; a test for each notices when a new version changes it.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
+from celery.worker.request import Request
 from celery.worker.state import active_requests, reserved_requests, task_ready
+from kombu.transport.virtual.base import Message as VirtualMessage
 
 _NO_CONTEXT = Context()
 
@@ -54,15 +57,89 @@ def drop_locally(request: Any) -> None:
     closes.
     """
     task_ready(request)
-    message = request.message
+    leave_unacknowledged(request.message)
+    request.acknowledged = True
+
+
+def leave_unacknowledged(message: Any) -> None:
+    """Do the same with a message of which there is no request."""
     qos = getattr(message.channel, "qos", None)
-    forget = getattr(qos, "forget", None)
-    dirty = getattr(qos, "_dirty", None)
+    forget, dirty = getattr(qos, "forget", None), getattr(qos, "_dirty", None)
     if forget is not None:
         forget(message.delivery_tag)
     elif dirty is not None:
         dirty.add(message.delivery_tag)
-    request.acknowledged = True
+
+
+INTAKE_HOOKS = ("on_unknown_message", "on_unknown_task", "on_invalid_task", "on_decode_error", "create_task_handler")
+"""
+The methods by which a consumer takes messages and gives them up (celery 5.5 to 5.7, `worker/consumer/consumer.py`).
+
+`Tasks.start` and the loops look them up on the consumer with each connection, so attributes of it take their place.
+"""
+
+
+def is_raised_by_building_a_request(error: BaseException) -> bool:
+    """
+    Whether an error of a consumer's handler is about its message: no broker is spoken to while a request is built.
+
+    By its traceback, not by its class: kombu takes `KeyError` for a lost Redis connection (5.7, `transport/redis.py`).
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), Request):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class _UndecodableBody:
+    """A message of a virtual transport whose body need not be what its envelope says; goes before kombu's class."""
+
+    def __init__(self, payload: Any, channel: Any = None, **options: Any) -> None:
+        try:
+            super().__init__(payload, channel=channel, **options)  # type: ignore[call-arg]
+        except (ValueError, TypeError, AttributeError):
+            problem = sys.exc_info()
+            bare = {name: each for name, each in payload.items() if name not in {"body", "headers"}}
+            super().__init__(bare, channel=channel, **options)  # type: ignore[call-arg]
+            self._raw = payload
+            self.body = _decoded_if_it_can_be(payload.get("body"), channel, payload["properties"])
+            self.headers = payload.get("headers") or {}
+            self.errors = [problem]
+
+
+def _decoded_if_it_can_be(body: Any, channel: Any, properties: Mapping[str, Any]) -> Any:
+    try:
+        return channel.decode_body(body, properties.get("body_encoding"))
+    except (ValueError, TypeError, AttributeError):
+        return body
+
+
+def keep_undecodable_bodies(channel: Any) -> None:
+    """
+    Have a channel of a virtual transport hand over a message whose body it cannot decode, as one with an error.
+
+    Kombu makes the message before it notes that it was taken, so an error there ends the loop and loses the message
+    (kombu 5.7, `transport/virtual/base.py`, `Message` and `Channel.basic_consume`). Handed over, `Consumer` gives it to
+    `on_decode_error` (kombu 5.7, `messaging.py`).
+    """
+    found = getattr(channel, "Message", None)
+    if isinstance(found, type) and issubclass(found, VirtualMessage) and not issubclass(found, _UndecodableBody):
+        channel.Message = type(found.__name__, (_UndecodableBody, found), {})
+
+
+def run_what_waits(hub: Any) -> None:
+    """
+    Do what a loop that has ended was still to do, above all acknowledge.
+
+    `Request.acknowledge` leaves it to the hub, which is closed before the consumer is shut down, and does on closing
+    only what it knew by then (celery 5.7, `worker/consumer/consumer.py`; kombu 5.5 to 5.7, `asynchronous/hub.py`).
+    """
+    pop = getattr(hub, "_pop_ready", None)
+    for step in pop() if pop is not None else ():
+        step()
 
 
 def running_tags(pool: Any) -> set[str]:

@@ -36,9 +36,10 @@ NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
 """Failures that only repeat what a letter says already."""
 _CELERYS_OWN = "celery."
 _MARKS = "sg_marks"
-_LEASE_STEP = "celery_safeguards.worker.steps:LeaseStep"
-_CHECK_STEP = "celery_safeguards.worker.steps:CheckStep"
-_DELIVERY_STEP = "celery_safeguards.worker.delivering:DeliveryStep"
+_STEPS = {
+    f"celery_safeguards.worker.{name}"
+    for name in ("steps:CheckStep", "steps:LeaseStep", "delivering:DeliveryStep", "intake:IntakeStep")
+}
 
 
 class SafeTask(celery.Task):  # type: ignore[misc]
@@ -94,7 +95,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
         cls.throws = tuple(dict.fromkeys((*(cls.throws or ()), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
-        app.steps["consumer"].update({_LEASE_STEP, _CHECK_STEP, _DELIVERY_STEP})
+        app.steps["consumer"].update(_STEPS)
         choose_transport(app)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

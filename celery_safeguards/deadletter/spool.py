@@ -131,9 +131,11 @@ class Spool:
         return [path for _written, path in sorted(found)]
 
 
-def bury_somewhere(letter: Letter, store: LetterStore, spool: Spool | None) -> Literal["store", "spool", "known"]:
+def bury_somewhere(
+    letter: Letter, store: LetterStore | None, spool: Spool | None
+) -> Literal["store", "spool", "known"]:
     """
-    Bury a letter in the store, or in the spool while the store is down.
+    Bury a letter in the store, or in the spool while the store is down; None: it is known to be.
 
     Returns:
         Where it is now; `known`: the store had this burial already, so there is nothing new to announce. Only after
@@ -144,12 +146,15 @@ def bury_somewhere(letter: Letter, store: LetterStore, spool: Spool | None) -> L
 
     """
     try:
-        return "store" if store.bury(letter) else "known"
+        if store is not None:
+            return "store" if store.bury(letter) else "known"
     except StoreUnavailable:
         if spool is None:
             raise
-        spool.write(letter)
-        return "spool"
+    if spool is None:
+        raise StoreUnavailable("the store of letters is away")
+    spool.write(letter)
+    return "spool"
 
 
 def _file_name(letter: Letter) -> str:

@@ -46,16 +46,26 @@ def wire_of(request: Any) -> WireMessage:
     )
 
 
-def write_letter(wiring: Wiring, letter: Letter) -> None:
+def write_letter(wiring: Wiring, letter: Letter, *, store_is_away: bool = False) -> bool:
     """
     Make a letter durable and announce it once.
+
+    Args:
+        wiring: the app's.
+        letter: to be written.
+        store_is_away: it is known to be, and not asked.
+
+    Returns:
+        Whether it is new; False: the store had this burial already.
 
     Raises:
         StoreUnavailable: neither the store nor a spool took it; the message must not be acknowledged.
 
     """
-    if bury_somewhere(letter, wiring.letters, wiring.spool) != "known":
+    is_new = bury_somewhere(letter, None if store_is_away else wiring.letters, wiring.spool) != "known"
+    if is_new:
         message_dead_lettered.send(letter.task, letter=letter)
+    return is_new
 
 
 def compose_letter(

@@ -7,13 +7,14 @@ How a delivery ends, as the worker's main process sees it, and what is then done
 | its child has no right to acknowledge | | | | dropped locally: it comes back by the visibility timeout |
 | done, and its result could not be handed on | | | | dropped locally: the redelivery finds the record |
 | called off: revoked, cancelled, acknowledged early | | yes | | Celery's own handling |
-| lost, with a key | yes, and the lock with it | | | put back: admission answers by `on_unknown` |
-| lost in its transaction | yes, and the lock with it | | yes | put back: what it did is rolled back |
+| lost, with a key | yes | with it | if it held no claim | put back: admission answers; at the limit buried |
+| lost in its transaction | yes | with it | yes | put back: what it did is rolled back |
 | lost, without a key | | yes | yes | put back; at the limit buried |
 | over its hard limit, and nothing declared | | yes | | buried: nobody has said that it may run twice |
 
-*Lost*: its process was killed, ended by the body, or is over its hard limit. A claim's lost starts are counted by
-admission alone, so marking one counts nothing.
+*Lost*: its process was killed, ended by the body, or is over its hard limit. What a claim has lost is counted by
+admission alone, so marking one counts nothing; but a process that ends before its admission, or after its outcome, in a
+hook or a receiver, holds none, and would be started for ever.
 """
 
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class Steps:
     counts_start: bool = False
     marks_lost: bool = False
     """Which releases its lock as well."""
+    counts_unclaimed: bool = False
+    """A start that held no claim is counted by task id: its record counts only what was admitted."""
     fate: Fate
     fate_at_limit: Fate | None = None
 
@@ -75,7 +78,7 @@ STEPS = {
     Ending.DROPPED: Steps(fate=Fate.DROP),
     Ending.NOT_HANDED_ON: Steps(fate=Fate.DROP),
     Ending.CALLED_OFF: Steps(releases_lock=True, fate=Fate.CELERY),
-    Ending.LOST: Steps(marks_lost=True, fate=Fate.PUT_BACK),
+    Ending.LOST: Steps(marks_lost=True, counts_unclaimed=True, fate=Fate.PUT_BACK, fate_at_limit=Fate.BURY),
     # The rollback leaves no trace of this start; a child counts it, or buries the message, at its next one.
     Ending.LOST_ATOMIC: Steps(counts_start=True, marks_lost=True, fate=Fate.PUT_BACK),
     Ending.LOST_UNKEYED: Steps(releases_lock=True, counts_start=True, fate=Fate.PUT_BACK, fate_at_limit=Fate.BURY),

@@ -36,6 +36,7 @@ from celery_safeguards.wiring import Wiring
 logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.01
+_END_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -284,18 +285,16 @@ def kill_child(pid: int) -> None:
         logger.info("child %s is gone already", pid)
 
 
-def end_child(pid: int) -> None:
-    """End a pool child as Celery ends one over its limit, and return when it is dead; reaping it is the pool's part."""
-    for number, patience_seconds in ((signal.SIGTERM, 0.1), (signal.SIGKILL, 1.0)):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return
-        ends = time.monotonic() + patience_seconds
-        while time.monotonic() < ends:
-            if _is_dead(pid):
-                return
-            time.sleep(0.005)
+def await_end(pid: int) -> None:
+    """
+    Return when a child is dead that the pool is about to end; not on the consumer's loop, which must end it meanwhile.
+
+    Only waited for, not killed: a pid that has been reaped may be another child's by now. After `_END_SECONDS` the
+    pool has sent SIGKILL long since, and a process that even that does not end is in no state to write.
+    """
+    ends = time.monotonic() + _END_SECONDS
+    while time.monotonic() < ends and not _is_dead(pid):
+        time.sleep(0.005)
 
 
 def _is_dead(pid: int) -> bool:

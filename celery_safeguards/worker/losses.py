@@ -22,7 +22,7 @@ from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.counting import is_redelivered
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.endings import Fate, Steps, kind_of
-from celery_safeguards.worker.keeper import end_child, keeper_of
+from celery_safeguards.worker.keeper import await_end, keeper_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +43,23 @@ def tell_the_store(
     """
     fate = steps.fate
     if isinstance(error, TimeLimitExceeded):
-        _end_child(request)
+        _await_end(request)
     if steps.releases_lock and lock is not None:
         _release(request, lock)
-    if steps.counts_start and not _may_start_again(request):
+    if steps.counts_start and not _may_start_again(request, counted=_is_redelivered(request)):
         fate = steps.fate_at_limit or fate
     if steps.marks_lost and key is not None:
-        _mark_lost(request, error, key, lock)
-    return Fate.DROP if fate is Fate.BURY and not _is_buried(request, error) else fate
+        held_a_claim = _mark_lost(request, error, key, lock)
+        if steps.counts_unclaimed and not held_a_claim and not _may_start_again(request):
+            fate = steps.fate_at_limit or fate
+    return Fate.DROP if fate is Fate.BURY and not _is_buried(request, error, key) else fate
 
 
-def _end_child(request: Any) -> None:
-    """End a child that is over its hard limit: Celery tells us first, and what we free must not be in use."""
+def _await_end(request: Any) -> None:
+    """Wait for the end of a child over its hard limit: Celery tells us first, and what we free must not be in use."""
     keeper = keeper_of(request.app)
     if keeper is not None and keeper.has_children:
-        end_child(request.worker_pid)
+        await_end(request.worker_pid)
 
 
 def _release(request: Any, lock: LockAsk) -> None:
@@ -70,13 +72,16 @@ def _release(request: Any, lock: LockAsk) -> None:
         logger.warning("%s[%s]: its lock could not be released, and lapses: %s", request.name, request.id, away)
 
 
-def _may_start_again(request: Any) -> bool:
-    """Count a lost start by task id, unless the child has counted it; False at the limit."""
+def _is_redelivered(request: Any) -> bool:
+    """Whether the child has counted this start itself, as far as it had come to that."""
+    return is_redelivered(SimpleNamespace(delivery_info=request.delivery_info, headers=request.request_dict["headers"]))
+
+
+def _may_start_again(request: Any, *, counted: bool = False) -> bool:
+    """Count a lost start by task id, unless that is done; False at the limit."""
     starts, limit = Wiring.of(request.app).starts, request.task.policy.max_lost_starts
     try:
-        # As the child sees it, which has counted this start then.
-        seen = SimpleNamespace(delivery_info=request.delivery_info, headers=request.request_dict["headers"])
-        if is_redelivered(seen):
+        if counted:
             return bool(starts.read(request.id) < limit)
         count = starts.begin(request.id, limit)
     except StoreUnavailable as away:
@@ -85,20 +90,22 @@ def _may_start_again(request: Any) -> bool:
     return count is not None and count < limit
 
 
-def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk | None) -> None:
+def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk | None) -> bool:
+    """Mark the claim of a dead child; False: it held none, for it died before its admission or after its outcome."""
     keeper = keeper_of(request.app)
     if keeper is not None and keeper.is_store_away:
-        return
+        return True
     failure = {"kind": kind_of(error).value, "error": str(error), "reason": "its process ended"}
     try:
-        Wiring.of(request.app).admission.mark_lost(
+        return Wiring.of(request.app).admission.mark_lost(
             key, request.sg_owner, failure, keep_right_to_send=bool(request.chord), lock=lock
         )
     except StoreUnavailable as away:
         logger.warning("%s[%s]: its claim could not be marked lost: %s", request.name, request.id, away)
+        return True
 
 
-def _is_buried(request: Any, error: BaseException) -> bool:
+def _is_buried(request: Any, error: BaseException, key: RecordKey | None) -> bool:
     """Write the letter of a message that is not started again; False: it is not durable."""
     wiring, policy, fields = Wiring.of(request.app), request.task.policy, request.request_dict
     letter = compose_letter(
@@ -111,9 +118,12 @@ def _is_buried(request: Any, error: BaseException) -> bool:
         error=ErrorText(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error)),
         attempts=int(fields.get("retries") or 0) + 1,
         lost_starts=policy.max_lost_starts,
+        key=key.key if key else None,
+        scope=key.scope if key else None,
     )
+    keeper = keeper_of(request.app)
     try:
-        write_letter(wiring, letter)
+        write_letter(wiring, letter, store_is_away=keeper is not None and keeper.is_store_away)
     except StoreUnavailable as away:
         logger.error("%s[%s]: its letter could not be written: %s", request.name, request.id, away)  # noqa: TRY400
         return False

@@ -7,7 +7,7 @@ from the wire bytes. It sees what the child cannot tell: that it died, or was ov
 
 Celery acknowledges a late-acknowledged message whose child died, or requeues it for ever (celery 5.7,
 `worker/request.py`); both are replaced here. A hard limit fires `on_failure` and `on_timeout` in 5.7 and only
-`on_timeout` before: whichever comes first decides, the other finds the request acknowledged.
+`on_timeout` before: whichever comes first decides, the other finds that the delivery is ending.
 """
 
 import logging
@@ -30,7 +30,8 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.locking import holder_of
-from celery_safeguards.worker.endings import STEPS, Circumstances, Ending, Fate, ending_of
+from celery_safeguards.worker.endings import STEPS, Circumstances, Ending, Fate, Steps, ending_of
+from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.keeper import keeper_of
 from celery_safeguards.worker.losses import tell_the_store
 from celery_safeguards.worker.renewing import renewing_of
@@ -57,6 +58,8 @@ class SafeRequest(Request):  # type: ignore[misc]
             "delivery_info": self._delivery_info,
         }
         self._sg_goes_on = False
+        self._sg_is_ending = False
+        """Its loss is told to the store; Celery may tell of it twice."""
         if getattr(self.task, "lock_plan", None) is not None and not self.task.acks_late:
             # Acknowledged before it runs, nothing of ours would be called at its success (celery 5.7, `Request`).
             self.on_success = self._on_success_acknowledged
@@ -70,7 +73,7 @@ class SafeRequest(Request):  # type: ignore[misc]
             renewing.begins(self.message.delivery_tag, lease_budget_seconds(self.task, self.time_limits))
         keeper, lock = keeper_of(self.app), self._lock_ask(pid)
         # Nothing is to be renewed of a transaction.
-        key = None if self._is_atomic else self._record_key()
+        key = None if _is_atomic(self.task) else self._record_key()
         if keeper is not None and (key is not None or lock is not None):
             budget_seconds = lease_budget_seconds(self.task, self.time_limits)
             hold_seconds = self.task.policy.lock.max_hold_seconds if lock is not None else None
@@ -133,21 +136,37 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Take the steps of an ending; `tell_celery` lets Celery see the failure, and acknowledge."""
         steps = STEPS[ending]
         self._forget()
+        if steps.fate is Fate.DROP:
+            if ending is Ending.NOT_HANDED_ON:
+                logger.error("%s[%s] is done, but its result could not be handed on: %r", self.name, self.id, error)
+            return drop_locally(self)
+        lock = self._lock_ask()
         if steps.is_loss:
-            if self.acknowledged:
-                return None
-            logger.error("%s[%s] was lost: %s", self.name, self.id, error)
-            task_ready(self)
-        elif ending is Ending.NOT_HANDED_ON:
-            logger.error("%s[%s] is done, but its result could not be handed on: %r", self.name, self.id, error)
-        fate = tell_the_store(self, steps, error, self._record_key(), self._lock_ask())
+            if not self.acknowledged and not self._sg_is_ending:
+                logger.error("%s[%s] was lost: %s", self.name, self.id, error)
+                self._sg_is_ending = True
+                task_ready(self)
+                self._ask_the_store(steps, error, lock, lambda fate: self._bring_about(fate, tell_celery))
+            return None
+        if lock is not None:
+            self._ask_the_store(steps, error, lock, lambda _fate: None)
+        return tell_celery()
+
+    def _ask_the_store(
+        self, steps: Steps, error: BaseException, lock: LockAsk | None, then: Callable[[Fate], None]
+    ) -> None:
+        """Tell the store off the loop, which serves all other tasks meanwhile."""
+        key = self._record_key()
+        otherwise = lambda: then(Fate.DROP)  # noqa: E731
+        run_errand(self.app, lambda: tell_the_store(self, steps, error, key, lock), then, otherwise)
+
+    def _bring_about(self, fate: Fate, tell_celery: Callable[[], Any]) -> None:
         if fate is Fate.PUT_BACK:
             self.reject(requeue=True)
         elif fate is Fate.DROP:
             drop_locally(self)
         else:
-            return tell_celery()
-        return None
+            tell_celery()
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(
@@ -155,11 +174,6 @@ class SafeRequest(Request):  # type: ignore[misc]
             has_record=self._record_key() is not None,
             was_called_off=bool(self._already_cancelled or self._already_revoked),
         )
-
-    @property
-    def _is_atomic(self) -> bool:
-        plan = self.task.plan
-        return plan is not None and plan.idempotent.atomic is not None
 
     def _record_key(self) -> RecordKey | None:
         """Return the record that the child asks for: by the header, else made of the arguments as the child does."""
@@ -191,3 +205,7 @@ class SafeRequest(Request):  # type: ignore[misc]
         keeper = keeper_of(self.app)
         if keeper is not None:
             keeper.forget(self.sg_owner)
+
+
+def _is_atomic(task: Any) -> bool:
+    return task.plan is not None and task.plan.idempotent.atomic is not None

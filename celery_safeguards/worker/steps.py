@@ -1,5 +1,6 @@
 """
-What a worker does for its guarded tasks from start to end: check them, renew their claims, drain the spool.
+What a worker does for its guarded tasks from start to end: check them, renew their claims, drain the spool, and go to
+the store where its loop must not wait.
 
 Both steps are consumer bootsteps, so they run in every pool, after the tasks are loaded. A reconnect starts them anew.
 """
@@ -9,18 +10,21 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_safeguards._compat import close_to_the_end
+from celery_safeguards._compat import close_to_the_end, run_what_waits
 from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.policy import Declared, Safeguards
 from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
 from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker import errands
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 from celery_safeguards.worker.looks import further_findings
 
 logger = logging.getLogger(__name__)
 _PROCESS_POOLS = ("prefork",)
+_TRIPS_AT_SHUTDOWN = 4
+"""How many round trips to a store that does not answer a shutdown waits for."""
 
 
 class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -147,9 +151,13 @@ def _guarded(app: Any) -> list[tuple[str, Any]]:
 
 
 class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Run the keeper while there is anything to keep: through reconnects and through a warm shutdown."""
+    """Run the keeper and the errands while there is anything to do: through reconnects and through a warm shutdown."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._errands = errands.Errands(parent.call_soon)
 
     def start(self, parent: Any) -> None:
         """Start the keeper before the first message can be claimed."""
@@ -164,16 +172,21 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             keeper = Keeper(wiring, kill_child if has_children else None)
             appoint(parent.app, keeper)
         keeper.start()
+        self._errands.start()
+        errands.appoint(parent.app, self._errands)
         close_to_the_end(parent.connection.default_channel)
 
     def stop(self, parent: Any) -> None:
         """Go on renewing: a reconnect restarts this step, and in a warm shutdown bodies run until the pool is empty."""
 
     def shutdown(self, parent: Any) -> None:
-        """Stop the keeper: the pool has drained."""
+        """Do what still waits for the store, and stop the keeper: the pool has drained."""
+        errands.dismiss(parent.app)
+        self._errands.stop(_TRIPS_AT_SHUTDOWN * Wiring.of(parent.app).settings.store_timeout_seconds)
         keeper = keeper_of(parent.app)
         if keeper is not None:
             keeper.stop()
+        run_what_waits(parent.hub)
 
 
 def _is_process_pool(pool: Any) -> bool:

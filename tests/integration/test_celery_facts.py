@@ -24,6 +24,7 @@ from kombu.transport.redis import Channel as RedisChannel
 from celery_safeguards import SafeTask
 from celery_safeguards._compat import custom_headers, drop_locally, made_app, raised_in_child
 from celery_safeguards.pipeline.refusing import is_dispatched_by_celery
+from celery_safeguards.worker.intake import IntakeStep
 from celery_safeguards.worker.request import SafeRequest
 from celery_safeguards.worker.steps import CheckStep, LeaseStep
 
@@ -387,10 +388,14 @@ def test_bootsteps_may_be_named_by_text():
 
     class Steps(Blueprint):
         default_steps = frozenset(
-            {"celery_safeguards.worker.steps:LeaseStep", "celery_safeguards.worker.steps:CheckStep"}
+            {
+                "celery_safeguards.worker.steps:LeaseStep",
+                "celery_safeguards.worker.steps:CheckStep",
+                "celery_safeguards.worker.intake:IntakeStep",
+            }
         )
 
-    assert set(Steps().claim_steps().values()) == {LeaseStep, CheckStep}
+    assert set(Steps().claim_steps().values()) == {LeaseStep, CheckStep, IntakeStep}
 
 
 # --- what children report

@@ -257,6 +257,14 @@ def test_a_letter_goes_to_the_spool_while_the_store_is_down(spool):
     assert len(names(spool)) == 1
 
 
+def test_a_store_that_is_known_to_be_away_is_not_asked(spool):
+    """Each letter of an outage would wait for the store's timeout anew."""
+    assert bury_somewhere(letter(), None, spool) == "spool"
+
+    with pytest.raises(StoreUnavailable):
+        bury_somewhere(letter(), None, None)
+
+
 def test_without_a_spool_the_caller_learns_that_nobody_has_the_letter():
     """The message would be acknowledged before its outcome is durable."""
     with pytest.raises(StoreUnavailable):
