@@ -16,6 +16,7 @@ PREFIX = "safeguards_"
 MEMORY_URL = "memory://"
 STOCK, HARDENED = "stock", "hardened"
 TRANSPORTS = (STOCK, HARDENED)
+LARGE_MESSAGES = ("warn", "deny")
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -61,6 +62,15 @@ class Settings:
 
     eager_wait_seconds: float = 5.0
     """How long eager execution waits for a busy key before it raises."""
+
+    publish_timeout_seconds: float = 10.0
+    """How long one publish may take in all: the wait for a producer, the connection, the write and every repetition."""
+
+    max_message_bytes: int = 1_048_576
+    """A first publish whose encoded body is larger is warned of or denied: see `large_messages`."""
+
+    large_messages: str = "warn"
+    """`"warn"` sends a message above `max_message_bytes` and logs it; `"deny"` refuses it."""
 
     max_result_bytes: int = 262_144
     """A larger result is not stored: a duplicate without a continuation gets a marker instead."""
@@ -118,6 +128,9 @@ class Settings:
                 f"{PREFIX}store_timeout_seconds={self.store_timeout_seconds} must not exceed a third of "
                 f"{PREFIX}lease_seconds={self.lease_seconds}: a renewal that waits longer than that comes too late"
             )
+        if self.large_messages not in LARGE_MESSAGES:
+            hint = nearest(self.large_messages, LARGE_MESSAGES)
+            raise ConfigurationError(f"{PREFIX}large_messages={self.large_messages!r}: give 'warn' or 'deny'{hint}")
         if self.deferral_base_seconds > self.deferral_cap_seconds:
             raise ConfigurationError(
                 f"{PREFIX}deferral_base_seconds={self.deferral_base_seconds} is above "

@@ -4,6 +4,8 @@ Everything this package raises.
     SafeguardsError
     ├── ConfigurationError          a policy or setting that cannot hold, at import or worker start
     ├── KeyRefused                  a publish whose idempotency key is missing or unstable
+    ├── MessageTooLarge             a publish of more bytes than are allowed
+    ├── PublishTimedOut             a publish that was not over in time
     ├── StoreUnavailable            the store did not answer
     ├── DeferralRefused             eager execution cannot be put off any longer
     ├── NotOurs                     a write under an owner and fence that no longer hold
@@ -31,6 +33,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from celery.exceptions import Ignore
+from kombu.exceptions import OperationalError
 
 from celery_safeguards.outcome import FailureKind
 
@@ -45,6 +48,23 @@ class ConfigurationError(SafeguardsError, ValueError):
 
 class KeyRefused(SafeguardsError, ValueError):
     """Raised by a publish when the idempotency key would be missing, empty or not stable."""
+
+
+class MessageTooLarge(SafeguardsError, ValueError):
+    """Raised by a publish whose encoded body is above `safeguards_max_message_bytes`: nothing was sent."""
+
+    sg_failure_kind = FailureKind.DATA
+
+
+class PublishTimedOut(SafeguardsError, OperationalError):
+    """
+    Raised when a publish was not over within `safeguards_publish_timeout_seconds`; names the broker and the deadline.
+
+    The message may have arrived all the same: its answer may be what was late. Publishing it again is harmless where
+    the task has a key. It is an `OperationalError` of kombu's, as a broker that refuses is.
+    """
+
+    sg_failure_kind = FailureKind.DEPENDENCY_TIMEOUT
 
 
 class StoreUnavailable(SafeguardsError):

@@ -22,10 +22,19 @@ import celery
 from celery_safeguards import headers as h
 from celery_safeguards.admission.plan import LockPlan, Plan
 from celery_safeguards.delivery.connections import choose_transport
-from celery_safeguards.errors import AttachedToLetter, ConfigurationError, DeadBefore, KeyRefused, Refused
+from celery_safeguards.errors import (
+    AttachedToLetter,
+    ConfigurationError,
+    DeadBefore,
+    KeyRefused,
+    MessageTooLarge,
+    Refused,
+)
 from celery_safeguards.pipeline import execute
+from celery_safeguards.pipeline.broker_ids import broker_ids
 from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
+from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe
 from celery_safeguards.policy import UNSET, Declared, EntityLock, Idempotent, Policy, Safeguards
@@ -126,6 +135,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         Raises:
             KeyRefused: the arguments do not fit the task, or the key, or that of its lock, would be missing, empty or
                 not stable.
+            MessageTooLarge: its encoded body is above `safeguards_max_message_bytes`, and that is denied.
+            PublishTimedOut: it was not over within `safeguards_publish_timeout_seconds`, and may have arrived.
 
         """
         given = options.get("headers")
@@ -136,9 +147,14 @@ class SafeTask(celery.Task):  # type: ignore[misc]
                 return refuse_publish(self, error, args, kwargs, task_id, options)
             if key:
                 options["headers"] = {**(given or {}), **key}
+            if key and self.plan is not None:
+                options |= broker_ids(self.app, self.plan, key, options)
         with unsent_messages() as unsent:
             try:
-                return super().apply_async(args, kwargs, task_id, *rest, **options)
+                with guarded_publish(self.app, self.name, is_first=True):
+                    return super().apply_async(args, kwargs, task_id, *rest, **options)
+            except MessageTooLarge as error:
+                return refuse_publish(self, error, args, kwargs, task_id, options)
             except Exception as error:
                 keep_refused_body(self.app, unsent, error, options.get("serializer"))
                 raise
@@ -157,8 +173,15 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         return {} if self.plan is None else self._key_headers(self.plan, args, kwargs)
 
     def publish(self, args: Any, kwargs: Any, **options: Any) -> Any:
-        """Publish a copy of a message with the headers it has: its key was fixed at first publish."""
-        return super().apply_async(args, kwargs, **options)
+        """
+        Publish a copy of a message with the headers it has: its key was fixed at first publish.
+
+        Raises:
+            PublishTimedOut: it was not over in time, and may have arrived.
+
+        """
+        with guarded_publish(self.app, self.name):
+            return super().apply_async(args, kwargs, **options)
 
     def retry(  # noqa: PLR0917 - Celery's own signature
         self,

@@ -40,6 +40,7 @@ from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.delivery import TO_MARK, Delivery
 from celery_safeguards.pipeline.failing import error_text
+from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.publishes import send_kept
 from celery_safeguards.pipeline.refusing import PASSING, keep_refused, unsent_messages
 from celery_safeguards.retry.classify import classify
@@ -153,7 +154,8 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
 
     """
     try:
-        _send(task, request, result)
+        with guarded_publish(task.app, f"what follows {task.name}"):
+            _send(task, request, result)
     except Exception as error:
         # Whatever sending raises, from the broker to the next task's own argument check. A message that is acknowledged
         # before its body runs does not come back.

@@ -18,6 +18,9 @@ from celery.app.amqp import task_message
 from kombu.serialization import dumps as serialize
 from kombu.utils.json import dumps, loads
 
+from celery_safeguards._publishing import current_publish
+from celery_safeguards.pipeline.guarding import guarded_publish
+
 _JSON = "application/json"
 _HOOKED = "sg_hooked"
 _KEEPING: ContextVar["_Keeping | None"] = ContextVar("sg_keeping", default=None)
@@ -60,7 +63,11 @@ def send_kept(app: Any, messages: Sequence[str]) -> None:
     """
     if not messages:
         return
-    with app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():  # noqa: SLF001
+    with (
+        guarded_publish(app, "what an atomic body has published"),
+        app.producer_or_acquire() as producer,
+        producer.connection._reraise_as_library_errors(),  # noqa: SLF001
+    ):
         for text in messages:
             given = loads(text)  # type: ignore[no-untyped-call]
             message = task_message(given["headers"], given["properties"], _body_of(given), given["sent_event"])
@@ -101,6 +108,9 @@ def _text_of(app: Any, name: str, message: Any, options: dict[str, Any]) -> str:
     options = {name: value for name, value in options.items() if value is not None}
     serializer = options.pop("serializer", None) or app.conf.task_serializer
     content_type, content_encoding, body = serialize(message.body, serializer)  # type: ignore[no-untyped-call]
+    publishing = current_publish()
+    if publishing is not None:
+        publishing.measure(body)
     for made_anew in ("declare", "event_dispatcher"):
         options.pop(made_anew, None)
     if "queue" in options:

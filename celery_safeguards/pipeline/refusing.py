@@ -1,9 +1,9 @@
 """
 A publish that is refused while Celery dispatches: the refused task becomes a letter.
 
-Refused for its key: in user code that raises, where it can be seen and mended. Raised while Celery sends a link, the
-next of a chain, a chord's body or an errback, it would turn the parent's success into a failure and lose the rest of
-the chain. So the parent stays succeeded.
+Refused for its key or its size: in user code that raises, where it can be seen and mended. Raised while Celery sends
+a link, the next of a chain, a chord's body or an errback, it would turn the parent's success into a failure and lose
+the rest of the chain. So the parent stays succeeded.
 
 Refused by the broker: a chord's body only. Links and chains are sent by this package (`continuing.py`), but a body is
 sent by Celery's result back end, which forgets it once it is refused. Celery still fails its id and calls its errbacks.
@@ -25,7 +25,7 @@ from kombu.utils.json import dumps
 from celery_safeguards import headers as h
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
-from celery_safeguards.errors import DeadLettered, KeyRefused
+from celery_safeguards.errors import DeadLettered, KeyRefused, MessageTooLarge
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.failing import error_text
@@ -83,13 +83,18 @@ def is_dispatched_by_celery(frame: FrameType | None) -> bool:
 
 
 def refuse_publish(
-    task: Any, error: KeyRefused, args: Any, kwargs: Any, task_id: str | None, options: Mapping[str, Any]
+    task: Any,
+    error: KeyRefused | MessageTooLarge,
+    args: Any,
+    kwargs: Any,
+    task_id: str | None,
+    options: Mapping[str, Any],
 ) -> Any:
     """
     Raise the refusal in user code; in a dispatch write the letter and return the result of a task that never runs.
 
     Raises:
-        KeyRefused: the publish came from user code.
+        KeyRefused | MessageTooLarge: the publish came from user code.
 
     """
     caller = sys._getframe(1)  # noqa: SLF001 - who publishes is told by the stack alone
@@ -123,7 +128,7 @@ def refuse_publish(
         reason=str(error),
         first_seen_seconds=now,
         last_failed_seconds=now,
-    )
+    ).capped(wiring.settings.max_letter_bytes)
     write_letter(wiring, letter)
     return task.AsyncResult(task_id)
 

@@ -29,6 +29,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
+from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
 from celery_safeguards.replay.plan import (
     OutgoingMessage,
@@ -184,7 +185,7 @@ def verdict_of(letter: Letter) -> PersonsVerdict | None:
 def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
     exchange, routing_key, declare = route_of(app, message)
     try:
-        with app.producer_or_acquire() as producer:
+        with guarded_publish(app, message.task), app.producer_or_acquire() as producer:
             # Bytes with their type and encoding: kombu sends such a body as it is.
             producer.publish(
                 message.body,
