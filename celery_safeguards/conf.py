@@ -15,8 +15,11 @@ from celery_safeguards.errors import ConfigurationError, nearest
 PREFIX = "safeguards_"
 MEMORY_URL = "memory://"
 STOCK, HARDENED = "stock", "hardened"
-TRANSPORTS = (STOCK, HARDENED)
-LARGE_MESSAGES = ("warn", "deny")
+CHOICES = {
+    "transport": (STOCK, HARDENED),
+    "large_messages": ("warn", "deny"),
+    "bury_expired": ("started", "always", "never"),
+}
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -72,6 +75,9 @@ class Settings:
     large_messages: str = "warn"
     """`"warn"` sends a message above `max_message_bytes` and logs it; `"deny"` refuses it."""
 
+    bury_expired: str = "started"
+    """Which expired messages become dead letters: those that were `"started"` before, `"always"` all, or `"never"`."""
+
     max_result_bytes: int = 262_144
     """A larger result is not stored: a duplicate without a continuation gets a marker instead."""
 
@@ -114,9 +120,6 @@ class Settings:
                 raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
-        if self.transport not in TRANSPORTS:
-            hint = nearest(str(self.transport), TRANSPORTS)
-            raise ConfigurationError(f"{PREFIX}transport={self.transport!r}: give one of {', '.join(TRANSPORTS)}{hint}")
         if self.store_url is not None and not isinstance(self.store_url, str):
             raise ConfigurationError(f"{PREFIX}store_url={self.store_url!r}: give a URL")
         if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):
@@ -128,9 +131,11 @@ class Settings:
                 f"{PREFIX}store_timeout_seconds={self.store_timeout_seconds} must not exceed a third of "
                 f"{PREFIX}lease_seconds={self.lease_seconds}: a renewal that waits longer than that comes too late"
             )
-        if self.large_messages not in LARGE_MESSAGES:
-            hint = nearest(self.large_messages, LARGE_MESSAGES)
-            raise ConfigurationError(f"{PREFIX}large_messages={self.large_messages!r}: give 'warn' or 'deny'{hint}")
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                given = ", ".join(repr(each) for each in choices)
+                raise ConfigurationError(f"{PREFIX}{name}={value!r}: give one of {given}{nearest(value, choices)}")
         if self.deferral_base_seconds > self.deferral_cap_seconds:
             raise ConfigurationError(
                 f"{PREFIX}deferral_base_seconds={self.deferral_base_seconds} is above "

@@ -6,7 +6,7 @@ How a delivery ends, as the worker's main process sees it, and what is then done
 | a child reported it | | | | Celery's own handling |
 | its child has no right to acknowledge | | | | dropped locally: it comes back by the visibility timeout |
 | done, and its result could not be handed on | | | | dropped locally: the redelivery finds the record |
-| called off: revoked, cancelled, acknowledged early | | yes | | Celery's own handling |
+| called off: revoked, cancelled, acknowledged early | yes | yes | | Celery's own handling |
 | lost, with a key | yes | with it | if it held no claim | put back: admission answers; at the limit buried |
 | lost in its transaction | yes | with it | yes | put back: what it did is rolled back |
 | lost, without a key | | yes | yes | put back; at the limit buried |
@@ -77,7 +77,8 @@ STEPS = {
     Ending.REPORTED: Steps(fate=Fate.CELERY),
     Ending.DROPPED: Steps(fate=Fate.DROP),
     Ending.NOT_HANDED_ON: Steps(fate=Fate.DROP),
-    Ending.CALLED_OFF: Steps(releases_lock=True, fate=Fate.CELERY),
+    # Else the next publication of the key would wait for the lease of the dead.
+    Ending.CALLED_OFF: Steps(releases_lock=True, marks_lost=True, fate=Fate.CELERY),
     Ending.LOST: Steps(marks_lost=True, counts_unclaimed=True, fate=Fate.PUT_BACK, fate_at_limit=Fate.BURY),
     # The rollback leaves no trace of this start; a child counts it, or buries the message, at its next one.
     Ending.LOST_ATOMIC: Steps(counts_start=True, marks_lost=True, fate=Fate.PUT_BACK),

@@ -14,7 +14,9 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from math import inf
+from types import SimpleNamespace
 from typing import Any, cast
 
 from billiard.exceptions import TimeLimitExceeded
@@ -35,6 +37,7 @@ from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.keeper import keeper_of
 from celery_safeguards.worker.losses import tell_the_store
 from celery_safeguards.worker.renewing import renewing_of
+from celery_safeguards.worker.withdrawn import leave_letter, tell_withdrawn
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +112,27 @@ class SafeRequest(Request):  # type: ignore[misc]
         self._forget()
         super().reject(requeue=requeue)
 
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        """Acknowledge a message that expired or was revoked, once it has left its trace (`withdrawn`)."""
+        key, context = self._record_key(), SimpleNamespace(**self._request_dict)
+
+        def announce() -> None:
+            super(SafeRequest, self)._announce_revoked(reason, terminated, signum, expired)
+            tell_withdrawn(self.task, self.id, key, has_expired=expired, terminated=terminated)
+
+        if terminated:
+            announce()
+            return
+        # Asked again before it is told, as Celery does of a message with an expiry, it must not run.
+        self._already_revoked = True
+        drop = partial(drop_locally, self)
+        run_errand(
+            self.app,
+            partial(leave_letter, self.app, context, key, has_expired=expired),
+            lambda is_left: announce() if is_left else drop(),
+            drop,
+        )
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Act on what a child raised, or on its death."""
         error = raised_in_child(exc_info)
@@ -148,7 +172,7 @@ class SafeRequest(Request):  # type: ignore[misc]
                 task_ready(self)
                 self._ask_the_store(steps, error, lock, lambda fate: self._bring_about(fate, tell_celery))
             return None
-        if lock is not None:
+        if lock is not None or self._record_key() is not None:
             self._ask_the_store(steps, error, lock, lambda _fate: None)
         return tell_celery()
 
