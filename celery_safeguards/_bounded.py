@@ -176,15 +176,19 @@ class BoundedProducer(_messaging.Producer):  # type: ignore[misc]
         return prepared
 
 
+def bound_connection(made: Any) -> Any:
+    """Bound a connection that was not used yet: which class it is, and how it is made, kombu's version says."""
+    kind: Any = type(made)
+    made.__class__ = _bounded_connection(kind)
+    return made
+
+
 class BoundedConnectionPool(_connection.ConnectionPool):  # type: ignore[misc]
     """A pool of bounded connections."""
 
     def new(self) -> Any:
-        """Make kombu's own connection a bounded one: which class that is, and how it is made, its version says."""
-        made: Any = super().new()
-        kind: Any = type(made)
-        made.__class__ = _bounded_connection(kind)
-        return made
+        """Make kombu's own connection, bounded."""
+        return bound_connection(super().new())
 
 
 class BoundedProducerPool(_pools.ProducerPool):  # type: ignore[misc]

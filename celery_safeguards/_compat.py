@@ -5,7 +5,8 @@ Read in celery 5.5.3, 5.6.3, 5.7.0 and kombu 5.5 to 5.7; a test for each notices
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from queue import Empty
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -174,3 +175,38 @@ def close_to_the_end(channel: Any) -> None:
 
     if hasattr(channel, "_in_poll"):
         channel.close = close_again_if_it_failed
+
+
+def note_polls(connection: Any, note: Callable[[], None]) -> bool:
+    """
+    Call `note` whenever a Redis broker has answered the poll for messages; False: this transport cannot tell.
+
+    Its poller reads a socket when an answer is there, in a worker with a hub and in one without (kombu 5.5 to 5.7,
+    `transport/redis.py`, `MultiChannelPoller.on_readable`). Answers to `LISTEN`, of remote control, prove nothing.
+    """
+    poller: Any = getattr(connection.transport, "cycle", None)
+    read = getattr(poller, "on_readable", None)
+    if read is None or not hasattr(poller, "_fd_to_chan"):
+        return False
+
+    def read_and_note(fileno: int) -> Any:
+        _channel, kind = poller._fd_to_chan.get(fileno) or (None, "LISTEN")  # noqa: SLF001
+        try:
+            answer = read(fileno)
+        except Empty:
+            # The answer was that there is no message.
+            if kind != "LISTEN":
+                note()
+            raise
+        if kind != "LISTEN":
+            note()
+        return answer
+
+    poller.on_readable = read_and_note
+    return True
+
+
+def polls_for_messages(consumer: Any) -> bool:
+    """Whether a worker asks for messages now: not while its prefetch is used up (kombu, `virtual/base.py`, `QoS`)."""
+    qos = getattr(getattr(consumer.task_consumer, "channel", None), "qos", None)
+    return qos is None or bool(qos.can_consume())

@@ -87,6 +87,13 @@ class Settings:
     max_traceback_chars: int = 20_000
     """Tracebacks in records and letters keep their last part up to this length."""
 
+    health_interval_seconds: float = 5.0
+    """Pause between two signs of life that a worker writes."""
+
+    health_directory: Path | None = None
+    """Where workers write them, for `safeguards health`. Unset: `celery-safeguards-<uid>` in the system's directory for
+    temporary files."""
+
     spool_directory: Path | None = None
     """Where letters go while their store is down. Unset: the message then stays unacknowledged."""
 
@@ -107,8 +114,9 @@ class Settings:
         if "store_url" not in given:
             # Eager execution is for tests of one process, which should need no server.
             given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else _offered_url)
-        if given.get("spool_directory"):
-            given["spool_directory"] = Path(given["spool_directory"])
+        for name in ("spool_directory", "health_directory"):
+            if given.get(name):
+                given[name] = Path(given[name])
         return cls(**given)
 
     def __post_init__(self) -> None:

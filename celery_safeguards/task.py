@@ -47,7 +47,13 @@ _CELERYS_OWN = "celery."
 _MARKS = "sg_marks"
 _STEPS = {
     f"celery_safeguards.worker.{name}"
-    for name in ("steps:CheckStep", "steps:LeaseStep", "delivering:DeliveryStep", "intake:IntakeStep")
+    for name in (
+        "steps:CheckStep",
+        "steps:LeaseStep",
+        "steps:HealthStep",
+        "delivering:DeliveryStep",
+        "intake:IntakeStep",
+    )
 }
 
 

@@ -20,6 +20,7 @@ from celery.bin.base import handle_preload_options
 
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
+from celery_safeguards.cli.health import health
 from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.locks import locks
 from celery_safeguards.cli.replaying import replay, resume_letter
@@ -40,3 +41,4 @@ dead.add_command(replay)
 dead.add_command(resume_letter)
 for _group in (dead, keys, locks, retry, store):
     safeguards.add_command(_group)
+safeguards.add_command(health)

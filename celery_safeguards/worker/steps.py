@@ -19,6 +19,7 @@ from celery_safeguards.retry.findings import Finding, budget_of, schedule_findin
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker import errands
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
+from celery_safeguards.worker.liveness import forget_liveness, liveness_of
 from celery_safeguards.worker.looks import further_findings
 
 logger = logging.getLogger(__name__)
@@ -187,6 +188,27 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if keeper is not None:
             keeper.stop()
         run_what_waits(parent.hub)
+
+
+class HealthStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Write signs of life from the first connection to the end, through reconnects and a warm shutdown."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, parent: Any) -> bool:
+        """Leave it out where the broker is in this process's memory: nobody outside could ask."""
+        return bool(parent.app.connection_for_read().transport.driver_type != "memory")
+
+    def start(self, parent: Any) -> None:
+        """Watch the connection that was just made."""
+        liveness_of(parent).attach(parent)
+
+    def stop(self, parent: Any) -> None:
+        """Go on: a broker that is away is what the signs are to tell."""
+
+    def shutdown(self, parent: Any) -> None:
+        """End: the worker does."""
+        forget_liveness(parent)
 
 
 def _is_process_pool(pool: Any) -> bool:

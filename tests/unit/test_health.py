@@ -1,0 +1,124 @@
+"""How a worker is judged by what it has said, and the files that it says it in."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from celery_safeguards.health import Health, HealthFiles, VitalSigns, judge
+
+NOW = 1_000.0
+MAX_AGE = 30.0
+FRESH = VitalSigns(
+    node="w1@host", namespace="shop", pid=os.getpid(), pool="prefork", written=NOW, loop=NOW, broker=NOW, poll=NOW
+)
+OLD = NOW - MAX_AGE - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "health"),
+    [
+        ({}, Health.HEALTHY),
+        ({"poll": None}, Health.HEALTHY),
+        ({"written": NOW - MAX_AGE, "loop": NOW - MAX_AGE, "broker": NOW - MAX_AGE}, Health.HEALTHY),
+        ({"written": OLD, "loop": OLD, "broker": OLD, "poll": OLD}, Health.SILENT),
+        ({"written": OLD}, Health.SILENT),
+        ({"broker": OLD}, Health.BROKER_SILENT),
+        ({"broker": OLD, "loop": OLD, "poll": OLD}, Health.BROKER_SILENT),
+        ({"loop": OLD}, Health.BLOCKED),
+        ({"loop": OLD, "poll": OLD}, Health.BLOCKED),
+        ({"poll": OLD}, Health.DEAF),
+        ({"loop": OLD, "poll": OLD, "busy_until": NOW + 1, "busy_with": "t"}, Health.BUSY),
+        ({"loop": OLD, "written": OLD, "broker": OLD, "busy_until": NOW + 1, "busy_with": "t"}, Health.BUSY),
+        ({"loop": OLD, "broker": OLD, "busy_until": NOW + 1, "busy_with": "t"}, Health.BROKER_SILENT),
+        ({"loop": OLD, "busy_until": NOW, "busy_with": "t"}, Health.BLOCKED),
+        ({"loop": OLD, "written": OLD, "busy_until": NOW, "busy_with": "t"}, Health.SILENT),
+        ({"written": NOW + 5}, Health.SILENT),
+        ({"written": NOW + 5, "busy_until": NOW + 9, "busy_with": "t"}, Health.SILENT),
+    ],
+)
+def test_worker_is_judged_by_its_oldest_sign(changes, health):
+    """A probe that is wrong restarts a worker that works, or leaves one that does not."""
+    found = judge(replace(FRESH, **changes), NOW, MAX_AGE)
+
+    assert health is found.health
+    assert found.health.is_good == (health in {Health.HEALTHY, Health.BUSY})
+    assert "{" not in found.reason
+
+
+def test_reason_tells_since_when_and_what():
+    """It is what an operator reads first."""
+    busy = replace(FRESH, loop=NOW - 40, busy_until=NOW + 9, busy_with="shop.report")
+
+    assert "runs shop.report in its loop, for 40 s" == judge(busy, NOW, MAX_AGE).reason
+    assert "31 s" in judge(replace(FRESH, broker=OLD), NOW, MAX_AGE).reason
+
+
+def test_what_is_written_is_read_by_namespace_and_node(tmp_path):
+    """Two fleets may share a host; one probe must not speak for the other's workers."""
+    files = HealthFiles(tmp_path / "made" / "here")
+    other = replace(FRESH, node="w2/odd name@host")
+    for signs in (FRESH, other, replace(FRESH, namespace="stage")):
+        files.write(signs)
+
+    assert [FRESH, other] == files.read("shop")
+    assert [other] == files.read("shop", "w2/odd name@host")
+    assert [] == files.read("shop", "w3@host")
+    assert 0o700 == (tmp_path / "made" / "here").stat().st_mode & 0o777
+
+
+def test_worker_that_ends_takes_its_file_away(tmp_path):
+    """Else the next probe would call it frozen."""
+    files = HealthFiles(tmp_path)
+    files.write(FRESH)
+
+    files.remove("shop", FRESH.node)
+    files.remove("shop", FRESH.node)
+
+    assert [] == files.read("shop")
+
+
+def test_file_of_a_killed_worker_goes_when_the_next_one_starts(tmp_path):
+    """A worker that came back under another name would never be healthy for its probe."""
+    files = HealthFiles(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    files.write(FRESH)
+    files.write(replace(FRESH, node="killed@host", pid=ended.pid))
+
+    files.forget_dead("shop")
+
+    assert [FRESH] == files.read("shop")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"node": "w1@host"}'])
+def test_file_that_is_none_of_ours_is_passed_over(tmp_path, text):
+    """A directory that others write to must not fail a probe."""
+    files = HealthFiles(tmp_path)
+    files.write(FRESH)
+    (tmp_path / "odd.health").write_text(text)
+
+    assert [FRESH] == files.read("shop")
+
+
+def test_file_of_a_newer_version_is_read(tmp_path):
+    """A deploy that is half done has both."""
+    files = HealthFiles(tmp_path)
+    files.write(FRESH)
+    (path,) = tmp_path.glob("*.health")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mood": "good"}))
+
+    assert [FRESH] == files.read("shop")
+
+
+def test_directory_of_somebody_else_is_not_written_to(tmp_path):
+    """In a shared place a stranger could have put a link there, to a file of ours."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+
+    with pytest.raises(PermissionError):
+        HealthFiles(tmp_path / "link").write(FRESH)
+    assert [] == list((tmp_path / "theirs").iterdir())
