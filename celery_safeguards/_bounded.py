@@ -238,5 +238,7 @@ def bound_producers(app: Any) -> None:
     amqp = app.amqp
     if not isinstance(amqp._producer_pool, BoundedProducerPool):  # noqa: SLF001
         pool = _PRODUCERS[app.connection_for_write()]
-        pool.limit = app.pool.limit
+        if pool.limit != app.pool.limit:
+            # Not otherwise: each setting adds as many producers as it allows (kombu, `Resource.resize`).
+            pool.limit = app.pool.limit
         amqp._producer_pool = pool  # noqa: SLF001

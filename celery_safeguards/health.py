@@ -9,6 +9,7 @@ thing that may be broken. So the worker writes when it was last seen to live, an
 |---|---|---|
 | healthy | loop, broker and poll have answered lately | 0 |
 | busy | pool `solo`: a body runs in the loop, within its budget | 0 |
+| stopping | it was told to end, and lets its bodies: its consumer is closed | 0 |
 | silent | the file is old: the process is frozen, or was killed | 1 |
 | broker_silent | no round trip to the broker has come back | 1 |
 | blocked | the consumer's loop does not turn | 1 |
@@ -40,6 +41,7 @@ class Health(StrEnum):
 
     HEALTHY = "healthy"
     BUSY = "busy"
+    STOPPING = "stopping"
     SILENT = "silent"
     BROKER_SILENT = "broker_silent"
     BLOCKED = "blocked"
@@ -48,7 +50,7 @@ class Health(StrEnum):
     @property
     def is_good(self) -> bool:
         """Whether a probe should let the worker live."""
-        return self in {Health.HEALTHY, Health.BUSY}
+        return self in {Health.HEALTHY, Health.BUSY, Health.STOPPING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class VitalSigns:
     """Pool `solo`: when the budget of the body that runs is over."""
     busy_with: str | None = None
     """The task of that body."""
+    is_stopping: bool = False
+    """It was told to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,28 +89,30 @@ class Finding:
 
 def judge(signs: VitalSigns, now: float, max_age_seconds: float) -> Finding:
     """Return how a worker is at `now`, monotonic seconds, if a sign may be as old as `max_age_seconds`."""
-    is_busy = signs.busy_until is not None and now < signs.busy_until
-
-    def found(health: Health, since: float, reason: str) -> Finding:
-        age_seconds = max(0.0, now - since)
-        return Finding(signs=signs, health=health, reason=reason.format(age_seconds), age_seconds=age_seconds)
 
     def is_old(moment: float) -> bool:
         # A time that has not come yet is of before the machine's last start.
         return not 0 <= now - moment <= max_age_seconds
 
-    if is_old(signs.written) and not (is_busy and signs.written <= now):
-        return found(Health.SILENT, signs.written, "has said nothing for {:.0f} s: frozen, killed, or starting")
-    if is_old(signs.broker) and not is_old(signs.written):
-        return found(Health.BROKER_SILENT, signs.broker, "its broker has not answered for {:.0f} s")
-    if is_busy and is_old(signs.loop):
-        return found(Health.BUSY, signs.loop, f"runs {signs.busy_with} in its loop, for {{:.0f}} s")
-    if is_old(signs.loop):
-        return found(Health.BLOCKED, signs.loop, "its consumer's loop has not turned for {:.0f} s")
-    if signs.poll is not None and is_old(signs.poll):
-        return found(Health.DEAF, signs.poll, "the broker has not answered its poll for messages for {:.0f} s")
-    oldest = min(signs.written, signs.loop, signs.broker, *([] if signs.poll is None else [signs.poll]))
-    return found(Health.HEALTHY, oldest, "loop and broker have answered {:.0f} s ago")
+    is_silent, is_blocked = is_old(signs.written), is_old(signs.loop)
+    is_busy = signs.busy_until is not None and signs.written <= now < signs.busy_until
+    polled = now if signs.poll is None else signs.poll
+    oldest = min(signs.written, signs.loop, signs.broker, polled)
+    table = (
+        # The first that holds; a later row may rest on an earlier one that did not.
+        (is_silent and not is_busy, Health.SILENT, signs.written, "has said nothing for {}: frozen or killed"),
+        (is_silent, Health.BUSY, signs.loop, "runs {task} in its loop, for {}"),
+        (signs.is_stopping, Health.STOPPING, signs.written, "was told to end, and lets its bodies; seen {} ago"),
+        (is_old(signs.broker), Health.BROKER_SILENT, signs.broker, "its broker has not answered for {}"),
+        (is_blocked and is_busy, Health.BUSY, signs.loop, "runs {task} in its loop, for {}"),
+        (is_blocked, Health.BLOCKED, signs.loop, "its consumer's loop has not turned for {}"),
+        (is_old(polled), Health.DEAF, polled, "the broker has not answered its poll for messages for {}"),
+        (True, Health.HEALTHY, oldest, "loop and broker have answered {} ago"),
+    )
+    health, since, reason = next((health, since, reason) for holds, health, since, reason in table if holds)
+    age_seconds = max(0.0, now - since)
+    reason = reason.format(f"{age_seconds:.0f} s", task=signs.busy_with)
+    return Finding(signs=signs, health=health, reason=reason, age_seconds=age_seconds)
 
 
 def default_directory() -> Path:

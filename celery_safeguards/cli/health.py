@@ -29,7 +29,7 @@ def health(ctx: click.Context, node: str | None, max_age_seconds: float, as_json
     Tell whether the workers of this host and namespace live.
 
     A worker is healthy while its consumer's loop turns, its broker answers, and answers its poll for messages. Exit
-    code 0: all are healthy, or busy with a body in pool solo; 1: one is not, or there is none.
+    code 0: all are healthy, busy with a body in pool solo, or told to end; 1: one is not, or there is none.
 
     As a probe of Kubernetes it runs in the worker's own container, as its user.
     """

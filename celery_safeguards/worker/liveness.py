@@ -138,6 +138,7 @@ class Liveness:
             poll=self._poll if self._tells_poll else None,
             busy_until=until,
             busy_with=with_task,
+            is_stopping=_was_told(state.should_stop) or _was_told(state.should_terminate),
         )
         try:
             self._files.write(signs)
@@ -159,6 +160,11 @@ class Liveness:
             if request.time_start
         ]
         return max(ends, default=(None, None))
+
+
+def _was_told(exit_code: Any) -> bool:
+    """Whether Celery has noted an exit code, which may be 0 (celery 5.7, `worker/state.py`, `maybe_shutdown`)."""
+    return exit_code is not None and exit_code is not False
 
 
 def _budget_seconds(request: Any) -> float:

@@ -243,6 +243,23 @@ def test_redis_that_restarts_twice_within_three_seconds_leaves_a_worker_that_wor
     assert worker.is_running()
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_worker_that_ends_its_last_bodies_is_left_alone(ward, pool):
+    """A probe that kills a worker in its warm shutdown undoes what that is for."""
+    worker = ward.start(pool)
+    ward.announcements.hold("stay:last")
+    ward.app.tasks["health.stay"].delay("last")
+    ward.announcements.wait_for("stay:last", SOON_SECONDS)
+
+    worker.terminate()
+    ward.wait_until(Health.STOPPING)
+    assert {Health.STOPPING} == ward.watch(MAX_AGE_SECONDS + 1)
+    ward.announcements.open("stay:last")
+
+    assert 0 == worker.wait_exited()
+    assert ward.found() is None
+
+
 def test_probe_ends_with_an_exit_status_and_one_document(ward):
     """It is what Kubernetes sees."""
     worker = ward.start()

@@ -36,6 +36,8 @@ OLD = NOW - MAX_AGE - 1
         ({"loop": OLD, "broker": OLD, "busy_until": NOW + 1, "busy_with": "t"}, Health.BROKER_SILENT),
         ({"loop": OLD, "busy_until": NOW, "busy_with": "t"}, Health.BLOCKED),
         ({"loop": OLD, "written": OLD, "busy_until": NOW, "busy_with": "t"}, Health.SILENT),
+        ({"is_stopping": True, "loop": OLD, "broker": OLD, "poll": OLD}, Health.STOPPING),
+        ({"is_stopping": True, "written": OLD}, Health.SILENT),
         ({"written": NOW + 5}, Health.SILENT),
         ({"written": NOW + 5, "busy_until": NOW + 9, "busy_with": "t"}, Health.SILENT),
     ],
@@ -45,7 +47,7 @@ def test_worker_is_judged_by_its_oldest_sign(changes, health):
     found = judge(replace(FRESH, **changes), NOW, MAX_AGE)
 
     assert health is found.health
-    assert found.health.is_good == (health in {Health.HEALTHY, Health.BUSY})
+    assert found.health.is_good == (health in {Health.HEALTHY, Health.BUSY, Health.STOPPING})
     assert "{" not in found.reason
 
 
