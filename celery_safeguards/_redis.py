@@ -42,6 +42,7 @@ from redis.retry import Retry
 from celery_safeguards._names import bounded_name
 from celery_safeguards.errors import StoreUnavailable
 
+_LEFT_BEHIND = (ReadOnlyError, MasterDownError)
 _AWAY = (
     redis.ConnectionError,
     redis.TimeoutError,
@@ -208,7 +209,10 @@ def _exchange(connection: Any, packed: bytes) -> Any:
     try:
         connection.send_packed_command([packed], check_health=False)
         return connection.read_response()
-    except ResponseError:
+    except ResponseError as error:
+        if isinstance(error, _LEFT_BEHIND):
+            # After a failover: the next question opens a connection anew, and is led to the primary by its address.
+            connection.disconnect()
         raise
     except BaseException:
         # Also a time limit's exception, between the two: the answer would be taken for the next question's.
