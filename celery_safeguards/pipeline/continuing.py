@@ -29,7 +29,7 @@ own.
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from celery.canvas import group, maybe_signature
+from celery.canvas import Signature, group, maybe_signature
 from redis import Redis, RedisError
 
 from celery_safeguards.admission.store import Continuing
@@ -154,8 +154,7 @@ def send_what_follows(task: Any, request: Any, result: Any) -> None:
 
     """
     try:
-        with guarded_publish(task.app, f"what follows {task.name}"):
-            _send(task, request, result)
+        _send(task, request, result)
     except Exception as error:
         # Whatever sending raises, from the broker to the next task's own argument check. A message that is acknowledged
         # before its body runs does not come back.
@@ -219,12 +218,20 @@ def _send(task: Any, request: Any, result: Any) -> None:
         if isinstance(link, group):
             link.apply_async((result,), **family)
     if len(singles) == 1:
-        singles[0].apply_async((result,), **family)
+        _publish(app, singles[0], result, family)
     elif singles:
         group(singles, app=app).apply_async((result,), **family)
     if request.chain:
-        following = maybe_signature(request.chain[-1], app=app)
-        following.apply_async((result,), chain=request.chain[:-1], **family)
+        _publish(app, maybe_signature(request.chain[-1], app=app), result, {"chain": request.chain[:-1], **family})
+
+
+def _publish(app: Any, signature: Any, result: Any, options: dict[str, Any]) -> None:
+    """Send one signature. One message has a deadline; a canvas may be thousands, each with its own if guarded."""
+    if type(signature) is not Signature:
+        signature.apply_async((result,), **options)
+        return
+    with guarded_publish(app, signature.task):
+        signature.apply_async((result,), **options)
 
 
 class _BodyHeld(BaseException):

@@ -61,16 +61,15 @@ def send_kept(app: Any, messages: Sequence[str]) -> None:
 
     Raises whatever the broker does; those before it are out. Safe when: sent again, they have the same task ids.
     """
-    if not messages:
-        return
-    with (
-        guarded_publish(app, "what an atomic body has published"),
-        app.producer_or_acquire() as producer,
-        producer.connection._reraise_as_library_errors(),  # noqa: SLF001
-    ):
-        for text in messages:
-            given = loads(text)  # type: ignore[no-untyped-call]
-            message = task_message(given["headers"], given["properties"], _body_of(given), given["sent_event"])
+    for text in messages:
+        given = loads(text)  # type: ignore[no-untyped-call]
+        message = task_message(given["headers"], given["properties"], _body_of(given), given["sent_event"])
+        # A deadline for each: a body may have published thousands.
+        with (
+            guarded_publish(app, given["name"]),
+            app.producer_or_acquire() as producer,
+            producer.connection._reraise_as_library_errors(),  # noqa: SLF001
+        ):
             app.amqp.send_task_message(producer, given["name"], message, **given["options"])
 
 
