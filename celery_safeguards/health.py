@@ -125,19 +125,21 @@ class HealthFiles:
     The files of one host's workers, one for each.
 
     Args:
-        directory: made if it is missing, for its owner alone.
+        directory: made if it is missing. Defaults to one of this user's in the directory for temporary files, where
+            strangers write, too: it is not used if it is theirs, or a link.
 
     Safe when: read while it is written: a file is replaced as a whole.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or default_directory()
+        self._must_be_ours = directory is None
 
     def write(self, signs: VitalSigns) -> None:
-        """Replace a worker's file. Raises `OSError`, also where the directory belongs to somebody else."""
+        """Replace a worker's file. Raises `OSError`, also where the default directory belongs to somebody else."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = self.directory.lstat()
-        if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
+        found = self.directory.lstat()
+        if self._must_be_ours and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid()):
             raise PermissionError(f"{self.directory} is not a directory of this user's")
         path = self._path(signs.namespace, signs.node)
         temporary = path.with_suffix(f".{signs.pid}.tmp")

@@ -8,7 +8,7 @@ from celery_safeguards.cli.dead import as_json
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_json
 from celery_safeguards.clock import SystemClock
-from celery_safeguards.health import HealthFiles, default_directory, judge
+from celery_safeguards.health import HealthFiles, judge
 from celery_safeguards.printable import clean
 from celery_safeguards.wiring import Wiring
 
@@ -34,7 +34,7 @@ def health(ctx: click.Context, node: str | None, max_age_seconds: float, as_json
     As a probe of Kubernetes it runs in the worker's own container, as its user.
     """
     settings = Wiring.of(ctx.obj.app).settings
-    files = HealthFiles(settings.health_directory or default_directory())
+    files = HealthFiles(settings.health_directory)
     now = SystemClock.monotonic_seconds()
     found = [judge(signs, now, max_age_seconds) for signs in files.read(settings.namespace, node)]
     is_good = bool(found) and all(each.health.is_good for each in found)

@@ -25,7 +25,7 @@ from celery.worker import state
 from celery_safeguards._bounded import bound_connection
 from celery_safeguards._compat import note_polls, polls_for_messages
 from celery_safeguards._publishing import Publishing, publish_under_way
-from celery_safeguards.health import HealthFiles, VitalSigns, default_directory
+from celery_safeguards.health import HealthFiles, VitalSigns
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS, lease_budget_seconds
 from celery_safeguards.wiring import Wiring
 
@@ -45,7 +45,7 @@ class Liveness:
     def __init__(self, wiring: Wiring, consumer: Any) -> None:
         self._wiring = wiring
         self._consumer = consumer
-        self._files = HealthFiles(wiring.settings.health_directory or default_directory())
+        self._files = HealthFiles(wiring.settings.health_directory)
         self._pool = type(consumer.pool).__module__.rpartition(".")[2]
         self._loop = self._broker = self._poll = self._now()
         self._tells_poll = False

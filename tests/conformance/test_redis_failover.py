@@ -21,6 +21,8 @@ from tests.support.servers import redis_server
 from tests.support.sockets import HOST, Cutter
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.redis
+
 
 class Pair:
     """A primary and its replica behind one address."""

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.health import Health, HealthFiles, VitalSigns, judge
+from celery_safeguards.health import Health, HealthFiles, VitalSigns, default_directory, judge
 
 NOW = 1_000.0
 MAX_AGE = 30.0
@@ -116,11 +117,22 @@ def test_file_of_a_newer_version_is_read(tmp_path):
     assert [FRESH] == files.read("shop")
 
 
-def test_directory_of_somebody_else_is_not_written_to(tmp_path):
-    """In a shared place a stranger could have put a link there, to a file of ours."""
+def test_default_directory_that_is_a_link_is_not_written_to(tmp_path, monkeypatch):
+    """In a place that is shared a stranger could have put one there, to files of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "theirs").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    default_directory().symlink_to(tmp_path / "theirs")
 
     with pytest.raises(PermissionError):
-        HealthFiles(tmp_path / "link").write(FRESH)
+        HealthFiles().write(FRESH)
     assert [] == list((tmp_path / "theirs").iterdir())
+
+
+def test_given_directory_may_be_of_any_owner_and_a_link(tmp_path):
+    """A volume that is mounted for this purpose belongs to root."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "volume")
+
+    HealthFiles(tmp_path / "link").write(FRESH)
+
+    assert [FRESH] == HealthFiles(tmp_path / "volume").read("shop")
