@@ -30,6 +30,7 @@ import kombu.messaging
 import kombu.pools
 from kombu.exceptions import LimitExceeded
 
+from celery_safeguards._pools import pass_on_transport
 from celery_safeguards._publishing import Publishing, bounded, current_publish
 from celery_safeguards.errors import PublishTimedOut
 
@@ -187,8 +188,10 @@ class BoundedConnectionPool(_connection.ConnectionPool):  # type: ignore[misc]
     """A pool of bounded connections."""
 
     def new(self) -> Any:
-        """Make kombu's own connection, bounded."""
-        return bound_connection(super().new())
+        """Make kombu's own connection, bounded, and of the transport that the app has chosen."""
+        made = bound_connection(super().new())
+        pass_on_transport(self.connection, made)
+        return made
 
 
 class BoundedProducerPool(_pools.ProducerPool):  # type: ignore[misc]

@@ -5,7 +5,6 @@ Every connection of an app is made by `app.amqp.Connection` (celery 5.5 to 5.7, 
 its transport by `get_transport_cls` (kombu 5.5 to 5.7, `connection.py`), also after a failover to another address.
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from kombu.connection import ConnectionPool
 from kombu.transport import redis as stock
 from kombu.utils.collections import HashedSeq
 
+from celery_safeguards._pools import pass_on_transport
 from celery_safeguards.conf import HARDENED, Settings
 from celery_safeguards.delivery.transport import HardenedSentinelTransport, HardenedTransport
 
@@ -34,17 +34,18 @@ def choose_transport(app: Any) -> None:
         # Asked at every publish, and first when a connection is made: by then the settings are complete.
         return Settings.of(app).transport == HARDENED
 
-    def chosen(found: Any) -> Any:
-        return _HARDENED.get(found, found) if is_wanted() else found
-
     class Connection(given):  # type: ignore[misc, valid-type]
         sg_app = app
 
+        @staticmethod
+        def chosen_transport(found: Any) -> Any:
+            return _HARDENED.get(found, found) if is_wanted() else found
+
         def get_transport_cls(self) -> Any:
-            return chosen(super().get_transport_cls())
+            return self.chosen_transport(super().get_transport_cls())
 
         def Pool(self, limit: int | None = None, **kwargs: Any) -> Any:  # noqa: N802 - kombu's name
-            return _Pool(self, limit, chosen, **kwargs)
+            return _Pool(self, limit, **kwargs)
 
         def __eqhash__(self) -> Any:
             # kombu shares pools between apps whose connections are equal: these are not, by another transport.
@@ -54,17 +55,12 @@ def choose_transport(app: Any) -> None:
 
 
 class _Pool(ConnectionPool):
-    """A pool whose connections choose their transport too: kombu 5.7 makes them of a class of its own."""
-
-    def __init__(self, connection: Any, limit: int | None, chosen: Callable[[Any], Any], **kwargs: Any) -> None:
-        self._chosen = chosen
-        super().__init__(connection, limit, **kwargs)
+    """A pool whose connections choose their transport, too."""
 
     def new(self) -> Any:
         """Return a new connection, not connected yet."""
         made = super().new()
-        usual = made.get_transport_cls
-        made.get_transport_cls = lambda: self._chosen(usual())
+        pass_on_transport(self.connection, made)
         return made
 
 
