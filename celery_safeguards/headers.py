@@ -1,8 +1,9 @@
 """
 The headers a guarded message carries, prefix `sg_`.
 
-They travel with every copy of a message (retry, deferral, replay). Two more keys exist only inside a worker, between
-the main process and the pool's child: `OWNER` and `WIRE`. They never go out again.
+They travel with every copy of a message (retry, deferral, replay). Three more keys exist only inside a worker, between
+the main process and the pool's child: `OWNER`, `WIRE` and, on the hardened transport, the delivery's `TAG`. They never
+go out again.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ VERDICT = "sg_verdict"
 
 OWNER = "sg_owner"
 WIRE = "sg_wire"
-_INSIDE_ONLY = frozenset({OWNER, WIRE})
+TAG = "sg_tag"
+_INSIDE_ONLY = frozenset({OWNER, WIRE, TAG})
 
 FORMAT = 1
 

@@ -50,8 +50,7 @@ class HardenedChannel(TakingChannel):
     # --- putting
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
-        priority = self._get_message_priority(message, reverse=False)
-        keys = [self.keys.of(self._q_for_pri(queue, priority)), self.keys.wake(queue)]
+        keys = [self.keys.of(self.list_of(queue, message)), self.keys.wake(queue)]
         batch = kwargs.get("_publish_batch")
         if batch is None and not (self._expires and queue in self._expires):
             with self.conn_or_acquire() as client:
@@ -93,11 +92,14 @@ class HardenedChannel(TakingChannel):
         side = "LPUSH" if leftmost else "RPUSH"
         return bool(run_script(client, RESTORE, keys, [tag, message.text, side, latest]))
 
+    def list_of(self, queue: str, message: Any) -> str:
+        """Return the list of a queue for a message's priority."""
+        return str(self._q_for_pri(queue, self._get_message_priority(message, reverse=False)))
+
     def _lists_of(self, message: Returning) -> list[str]:
-        priority = self._get_message_priority(message.priority, reverse=False)
         lists = []
         for queue in message.queues:
-            lists += [self.keys.of(self._q_for_pri(queue, priority)), self.keys.wake(queue)]
+            lists += [self.keys.of(self.list_of(queue, message.priority)), self.keys.wake(queue)]
         return lists
 
     def _queues_of(self, exchange: str, routing_key: str) -> Sequence[str]:

@@ -15,6 +15,7 @@ from redis.retry import Retry
 
 from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
+from celery_safeguards.delivery.parking import return_due
 from celery_safeguards.delivery.scripts import RENEW, run_script
 
 _RENEWED_AT_ONCE = 1_000
@@ -107,10 +108,15 @@ class RedisLease:
             self._channel.qos.forget(tag)
 
     def sweep(self) -> int:
-        """Give the lapsed messages of dead workers to living ones; kombu's timer does on the stock transport."""
+        """
+        Give the lapsed messages of dead workers to living ones, and the parked ones that are due to any.
+
+        On the stock transport kombu's timer does the first, and nothing is parked.
+        """
         if not isinstance(self._channel, HardenedChannel):
             return 0
         self._channel.is_swept = True
+        return_due(self._channel, self._client)
         return self._channel.sweep(self._client)
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ agree.
 | `unacked` | hash | delivery tag → `[message, "", queue]`, as kombu has it for a message of the default exchange |
 | `unacked_index` | sorted set | delivery tag → when it was received or last renewed, by the server's clock |
 | `unacked_pulse` | hash | when any worker last swept, and from when sweeping is allowed after a pause of all |
+| `unacked_parked` | sorted set | delivery tag of a message that waits → when it is due, by the server's clock |
+| `unacked_parked_messages` | hash | delivery tag → its list, its wake list and the message |
 | `unacked_aside` | list | what was taken from a queue and is no message: JSON, the bytes in base64 |
 """
 
@@ -25,6 +27,8 @@ class BrokerKeys:
         self.index = self._prefix + str(channel.unacked_index_key)
         self.pulse = f"{self.unacked}_pulse"
         self.aside = f"{self.unacked}_aside"
+        self.parked = f"{self.unacked}_parked"
+        self.parked_messages = f"{self.unacked}_parked_messages"
 
     def of(self, name: str) -> str:
         """Return the full name of one of kombu's keys."""

@@ -18,6 +18,8 @@ RESTORE = Script.of("delivery/wake.lua", "delivery/restore.lua")
 SET_ASIDE = Script.of("delivery/set_aside.lua")
 SWEEP = Script.of("delivery/sweep.lua")
 RENEW = Script.of("delivery/renew.lua")
+PARK = Script.of("delivery/park.lua")
+RETURN_DUE = Script.of("delivery/wake.lua", "delivery/return_due.lua")
 
 
 def execute(client: Any, *words: Any) -> Any:

@@ -1,5 +1,6 @@
 """
-Putting a message off: a copy for later is published, then the original is acknowledged.
+Putting a message off: parked by the hardened transport; else a copy for later is published, and the original is then
+acknowledged.
 
 A put-back through the broker has no delay and would loop hot (`Reject(requeue=True)`, celery 5.7: 4 runs in 20 ms). A
 copy keeps task id and retries, stores no state and fires no hook; links and chords fire once, when the copy succeeds.
@@ -14,6 +15,7 @@ from celery_safeguards.errors import DeferralRefused, Deferred, DroppedLocally
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.copies import CopyRefused, deferral_headers, publish_copy
+from celery_safeguards.pipeline.parking import park_message
 from celery_safeguards.signals import end_delivery
 from celery_safeguards.wiring import Wiring
 
@@ -49,17 +51,18 @@ def put_off(
     known_wait_seconds: float | None = None,
 ) -> NoReturn:
     """
-    Publish a copy for later and end this delivery.
+    Park the message, or publish a copy for later, and end this delivery.
 
     Raises:
-        Deferred: the copy is out.
-        DroppedLocally: the broker did not take it: the original comes back by the visibility timeout.
+        Deferred: it comes back later.
+        DroppedLocally: the broker did not do it: the original comes back by the visibility timeout.
 
     """
     delay = delay_seconds(wiring, lineage.deferrals, known_wait_seconds)
     carried = {**headers, **deferral_headers(lineage, wiring.clock)}
     try:
-        publish_copy(task, request, delay, headers=carried, retries=request.retries)
+        if not park_message(task, request, delay, headers=carried):
+            publish_copy(task, request, delay, headers=carried, retries=request.retries)
     except CopyRefused as error:
         end_delivery(task, request.id, Outcome.FENCED, lineage.key, f"{reason}, and it could not be put off")
         raise DroppedLocally(str(error)) from error

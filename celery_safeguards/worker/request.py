@@ -26,6 +26,7 @@ from celery.worker.state import task_ready
 from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.delivery.connections import is_hardened
 from celery_safeguards.delivery.lease import is_lost
 from celery_safeguards.errors import KeyRefused
 from celery_safeguards.headers import Lineage
@@ -60,6 +61,8 @@ class SafeRequest(Request):  # type: ignore[misc]
             "properties": message.properties or {},
             "delivery_info": self._delivery_info,
         }
+        if is_hardened(message.channel):
+            self._request_dict[h.TAG] = message.delivery_tag
         self._sg_goes_on = False
         self._sg_is_ending = False
         """Its loss is told to the store; Celery may tell of it twice."""

@@ -8,7 +8,7 @@ import os
 
 from celery import Celery
 
-from celery_safeguards import Safeguards, SafeTask
+from celery_safeguards import Idempotent, Safeguards, SafeTask
 from tests.support import apps
 from tests.support.announce import announce, gate
 
@@ -39,4 +39,15 @@ def effect(order_id):
 )
 def hung(order_id):
     gate("hung", order_id=order_id)
+    return order_id
+
+
+@app.task(
+    base=SafeTask,
+    name="delivery.keyed",
+    safeguards=Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="rerun")),
+)
+def keyed(order_id):
+    gate("before_effect", order_id=order_id)
+    announce("effect", order_id=order_id)
     return order_id

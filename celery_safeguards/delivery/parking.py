@@ -1,0 +1,66 @@
+"""
+Parking: a message that has to wait is kept by the broker, not in a worker's memory.
+
+    runs, must wait ──park──▶ parked ──due──▶ back in its queue, as the next one
+                one script     │                by whichever worker sweeps
+                               └ nobody holds it: the death of any worker changes nothing
+
+A copy for later would be published first and its original acknowledged then: two messages, if the worker dies between
+the two. And whoever took the copy would hold it until its time, beyond its prefetch limit (kombu and celery 5.7 keep an
+ETA in the worker that has received it). Here the message leaves `unacked` for the parked set in one step, under the
+delivery's tag, so that a second try of the same step finds it done.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+
+from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.scripts import PARK, RETURN_DUE, execute, run_script
+
+_RETURNED_AT_ONCE = 100
+
+
+def park(channel: HardenedChannel, tag: str, headers: Mapping[str, Any], wait_seconds: float) -> bool:
+    """
+    Have a message that is taken and not acknowledged come back later, with other headers.
+
+    Args:
+        channel: any of the broker's; it need not be the one that has taken the message.
+        tag: of the delivery.
+        headers: set on top of the message's own.
+        wait_seconds: by the server's clock.
+
+    Returns:
+        False if another worker may have the message.
+
+    Safe when: called again after an answer that was lost.
+
+    """
+    keys = channel.keys
+    with channel.conn_or_acquire() as client:
+        entry = execute(client, "HGET", keys.unacked, tag)
+        if entry is None:
+            return execute(client, "ZSCORE", keys.parked, tag) is not None
+        message, _, queue = loads(bytes_to_str(entry))
+        # Its own time has come already.
+        message["headers"].update(headers, eta=None)
+        where = keys.of(channel.list_of(queue, message)), keys.wake(queue)
+        parked = json.dumps([*where, dumps(message)])
+        names = [keys.unacked, keys.index, keys.parked, keys.parked_messages]
+        return bool(run_script(client, PARK, names, [tag, parked, f"{wait_seconds:.6f}"]))
+
+
+def return_due(channel: HardenedChannel, client: Any = None) -> int:
+    """Give back the parked messages whose time has come; returns how many."""
+    count = 0
+    names = [channel.keys.parked, channel.keys.parked_messages]
+    with channel.conn_or_acquire(client) as found:
+        while True:
+            returned = int(run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE]))
+            count += returned
+            if returned < _RETURNED_AT_ONCE:
+                return count

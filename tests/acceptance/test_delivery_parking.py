@@ -1,0 +1,66 @@
+"""
+Work that has to wait for another one is kept by the broker, and no worker's death or fullness touches it.
+"""
+
+import pytest
+
+from tests.acceptance.test_delivery import PATIENCE_SECONDS, Scene
+from tests.support import apps
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture
+def scene(start_worker, announcements, redis_client, redis_url, namespace):
+    """A fleet whose messages are looked at one by one."""
+    scene = Scene(start_worker, announcements, redis_client, redis_url, namespace)
+    scene.held = lambda: redis_client.hlen(f"{namespace}.unacked")
+    scene.parked = lambda: redis_client.zcard(f"{namespace}.unacked_parked")
+    return scene
+
+
+def test_duplicate_of_running_work_waits_in_the_broker(scene):
+    scene.announcements.hold("before_effect")
+    scene.worker(concurrency=2)
+    for _ in range(3):
+        scene.send("A1", name="keyed")
+    scene.wait_for("before_effect", "A1")
+
+    wait_until(lambda: (scene.held(), scene.parked()) == (1, 2), PATIENCE_SECONDS, "both wait in the broker")
+    scene.announcements.open("before_effect")
+
+    wait_until(lambda: scene.held() == scene.parked() == 0, PATIENCE_SECONDS, "all have ended")
+    scene.wait_empty()
+    assert 1 == len(scene.announcements.heard("effect"))
+
+
+def test_duplicate_of_running_work_waits_in_a_worker_on_the_stock_transport(scene):
+    """The control: a copy with an ETA, held in memory and unacknowledged until its time."""
+    scene.announcements.hold("before_effect")
+    scene.worker(concurrency=2, env={apps.TRANSPORT: "stock"})
+    for _ in range(2):
+        scene.send("A1", name="keyed")
+    scene.wait_for("before_effect", "A1")
+
+    wait_until(lambda: scene.held() == 2, PATIENCE_SECONDS, "the copy is held")
+    assert 0 == scene.parked()
+
+
+def test_parked_work_outlives_every_worker(scene):
+    """celery/celery#1810: what waited in a worker came back a visibility timeout after its death, if at all."""
+    scene.announcements.hold("before_effect", order_id="A1")
+    worker = scene.worker(concurrency=2)
+    for _ in range(2):
+        scene.send("A1", name="keyed")
+    scene.wait_for("before_effect", "A1")
+    wait_until(lambda: scene.parked() == 1, PATIENCE_SECONDS, "the duplicate is parked")
+
+    worker.kill_all()
+    scene.announcements.open("before_effect")
+    scene.worker(concurrency=2)
+
+    scene.wait_for("effect", "A1")
+    wait_until(lambda: scene.held() == scene.parked() == 0, PATIENCE_SECONDS, "all have ended")
+    scene.wait_empty()
+    assert 1 == len(scene.announcements.heard("effect"))

@@ -1,0 +1,98 @@
+"""
+A message that has to wait is parked in one step, once, and comes back when it is due.
+"""
+
+import json
+
+import pytest
+
+from celery_safeguards.delivery.parking import park, return_due
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def taken(broker):
+    """A message that is taken, and the channel that has it."""
+    channel = broker.connect()
+    received = broker.consume(channel)
+    broker.publish(1, headers={"id": "t1", "eta": "2026-01-01T00:00:00+00:00", "kept": "ä\u2028\x00"}, priority=3)
+    broker.drain(channel)
+    return channel, received[0]
+
+
+def parked(broker):
+    return dict(broker.redis.zrange(f"{broker.prefix}unacked_parked", 0, -1, withscores=True))
+
+
+def test_parked_message_is_nobodys_and_comes_back_when_it_is_due(broker, taken):
+    channel, message = taken
+
+    assert park(broker.connect(), message.delivery_tag, {"sg_deferrals": 1}, 0.3)
+
+    assert {} == broker.unacked() == broker.indexed()
+    assert [] == broker.queued()
+    assert [message.delivery_tag] == list(parked(broker))
+    assert 0 == return_due(channel)
+    wait_until(lambda: return_due(channel), 5, "it is due")
+    (back,) = broker.queued()
+    assert {"id": "t1", "eta": None, "kept": "ä\u2028\x00", "sg_deferrals": 1} == back["headers"]
+    assert message._raw["body"] == back["body"]
+    assert 3 == back["properties"]["priority"]
+    assert {} == parked(broker)
+    assert not broker.redis.exists(f"{broker.prefix}unacked_parked_messages")
+
+
+def test_message_that_is_parked_twice_comes_back_once(broker, taken):
+    """The answer to the first time may be lost."""
+    channel, message = taken
+
+    assert park(channel, message.delivery_tag, {}, 0)
+    assert park(channel, message.delivery_tag, {}, 60)
+    message.ack()
+
+    assert 1 == return_due(channel)
+    assert 0 == return_due(channel)
+    assert 1 == len(broker.queued())
+
+
+def test_message_that_another_worker_has_is_not_parked(broker, taken):
+    channel, message = taken
+    broker.age()
+    assert 1 == channel.sweep()
+
+    assert not park(channel, message.delivery_tag, {}, 0)
+
+    assert {} == parked(broker)
+    assert 1 == len(broker.queued())
+
+
+def test_many_that_are_due_come_back_at_once_and_wake_those_who_wait(broker):
+    channel = broker.connect()
+    received = broker.consume(channel, prefetch=300)
+    publisher = broker.connect()
+    for number in range(250):
+        broker.publish(number, channel=publisher)
+    wait_until(lambda: _turn(broker, channel) and len(received) == 250, 20, "all are taken")
+    for message in received:
+        park(channel, message.delivery_tag, {}, 0)
+        message.ack()
+
+    assert 250 == return_due(channel)
+
+    assert 250 == len(broker.queued())
+    assert 64 == broker.redis.llen(f"{broker.prefix}orders\x06\x16wake")
+    assert sorted(range(250)) == sorted(each["number"] for each in map(_body, broker.queued()))
+
+
+def _turn(broker, channel):
+    try:
+        broker.drain(channel, seconds=1)
+    except TimeoutError:
+        return True
+    return True
+
+
+def _body(message):
+    import base64
+
+    return json.loads(base64.b64decode(message["body"]))
