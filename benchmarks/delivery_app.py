@@ -6,11 +6,24 @@ import time
 import redis
 from celery import Celery
 
-from celery_safeguards import DidNotHappen, Happened, Idempotent, Safeguards, SafeTask, Verify, current_safe
+from celery_safeguards import (
+    DidNotHappen,
+    EntityLock,
+    Happened,
+    Idempotent,
+    Safeguards,
+    SafeTask,
+    Verify,
+    current_safe,
+)
+from celery_safeguards.signals import delivery_ended
 
 URL, TRANSPORT, VISIBILITY = "BENCH_BROKER_URL", "BENCH_TRANSPORT", "BENCH_VISIBILITY_SECONDS"
-EFFECTS = "bench:effects"
+EFFECTS, DELIVERIES = "bench:effects", "bench:deliveries"
+COUNTS = "BENCH_COUNTS_DELIVERIES"
 _HALF_A_BODY_SECONDS = 0.02
+_LONGEST_CALL_SECONDS = 6.0
+"""A call may be under way for as long as its process is frozen."""
 
 
 def make_app(url, transport, visibility_seconds=3_600.0):
@@ -47,7 +60,7 @@ def make_app(url, transport, visibility_seconds=3_600.0):
         with redis.Redis.from_url(url) as client:
             return Happened(number) if client.hexists(EFFECTS, number) else DidNotHappen()
 
-    operation = Idempotent("count:{number}", on_unknown=Verify(find_effect, after_seconds=1.0))
+    operation = Idempotent("count:{number}", on_unknown=Verify(find_effect, after_seconds=_LONGEST_CALL_SECONDS))
 
     @app.task(name="count", base=SafeTask, safeguards=Safeguards(idempotent=operation), shared=False)
     def count(number):
@@ -58,6 +71,21 @@ def make_app(url, transport, visibility_seconds=3_600.0):
             client.hincrby(EFFECTS, number, 1)
         time.sleep(_HALF_A_BODY_SECONDS)
         return number
+
+    @app.task(
+        name="locked",
+        base=SafeTask,
+        safeguards=Safeguards(repeatable=True, lock=EntityLock("bench")),
+        shared=False,
+    )
+    def locked(_number, seconds):
+        time.sleep(seconds)
+
+    @delivery_ended.connect(weak=False)
+    def on_delivery_ended(task_id, **_):
+        if os.environ.get(COUNTS):
+            with redis.Redis.from_url(url) as client:
+                client.hincrby(DELIVERIES, task_id, 1)
 
     return app
 

@@ -1,9 +1,9 @@
 """
 The headers a guarded message carries, prefix `sg_`.
 
-They travel with every copy of a message (retry, deferral, replay). Three more keys exist only inside a worker, between
-the main process and the pool's child: `OWNER`, `WIRE` and, on the hardened transport, the delivery's `TAG`. They never
-go out again.
+They travel with every copy of a message (retry, deferral, replay). Other keys exist only inside a worker, between the
+main process and the pool's child: `OWNER`, `WIRE` and, on the hardened transport, the delivery's `TAG` and whether it
+`CALLS` who waits for its end. They never go out again.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,8 @@ VERDICT = "sg_verdict"
 OWNER = "sg_owner"
 WIRE = "sg_wire"
 TAG = "sg_tag"
-_INSIDE_ONLY = frozenset({OWNER, WIRE, TAG})
+CALLS = "sg_calls"
+_INSIDE_ONLY = frozenset({OWNER, WIRE, TAG, CALLS})
 
 FORMAT = 1
 

@@ -29,6 +29,9 @@ class MessageLease(Protocol):
     Safe when: used by a thread of its own beside the channel's; the server is away in between.
     """
 
+    parked: int
+    """How many messages were parked when it last swept."""
+
     @property
     def timeout_seconds(self) -> float:
         """After how long without renewal a message is given to another worker."""
@@ -68,6 +71,7 @@ class RedisLease:
     """
 
     def __init__(self, channel: Any) -> None:
+        self.parked = 0
         self._channel = channel
         self._keys = BrokerKeys(channel)
         self._client = _own_client(channel, min(_TIMEOUT_SECONDS, self.timeout_seconds / RENEWALS_PER_TIMEOUT))
@@ -116,7 +120,7 @@ class RedisLease:
         if not isinstance(self._channel, HardenedChannel):
             return 0
         self._channel.is_swept = True
-        return_due(self._channel, self._client)
+        _, self.parked = return_due(self._channel, self._client)
         return self._channel.sweep(self._client)
 
     def close(self) -> None:

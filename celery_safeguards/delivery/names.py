@@ -10,11 +10,16 @@ agree.
 | `unacked_index` | sorted set | delivery tag → when it was received or last renewed, by the server's clock |
 | `unacked_pulse` | hash | when any worker last swept, and from when sweeping is allowed after a pause of all |
 | `unacked_parked` | sorted set | delivery tag of a message that waits → when it is due, by the server's clock |
-| `unacked_parked_messages` | hash | delivery tag → its list, its wake list and the message |
+| `unacked_parked_messages` | hash | delivery tag → its list, its wake list, the message and its line |
+| `unacked_line:<name>` | sorted set | delivery tags of parked messages that wait for one lock or key → since when |
 | `unacked_aside` | list | what was taken from a queue and is no message: JSON, the bytes in base64 |
 """
 
 from typing import Any
+
+from celery_safeguards._names import bounded_name
+
+_MAX_READABLE_BYTES = 200
 
 
 class BrokerKeys:
@@ -29,6 +34,10 @@ class BrokerKeys:
         self.aside = f"{self.unacked}_aside"
         self.parked = f"{self.unacked}_parked"
         self.parked_messages = f"{self.unacked}_parked_messages"
+
+    def line(self, name: str) -> str:
+        """Return the line of the parked messages that wait for one thing, such as a lock."""
+        return f"{self.unacked}_line:{bounded_name(name, _MAX_READABLE_BYTES)}"
 
     def of(self, name: str) -> str:
         """Return the full name of one of kombu's keys."""

@@ -1,30 +1,44 @@
 """
 Parking: a message that has to wait is kept by the broker, not in a worker's memory.
 
-    runs, must wait ──park──▶ parked ──due──▶ back in its queue, as the next one
-                one script     │                by whichever worker sweeps
+    runs, must wait ──park──▶ parked ──due, or called──▶ back in its queue, as the next one
+                one script     │       by whichever worker sweeps; by who ends what it waits for
                                └ nobody holds it: the death of any worker changes nothing
 
 A copy for later would be published first and its original acknowledged then: two messages, if the worker dies between
 the two. And whoever took the copy would hold it until its time, beyond its prefetch limit (kombu and celery 5.7 keep an
 ETA in the worker that has received it). Here the message leaves `unacked` for the parked set in one step, under the
 delivery's tag, so that a second try of the same step finds it done.
+
+Messages that wait for one lock or key stand in one line: whoever ends calls the one that has waited longest. A call
+that comes before its message is parked finds nobody; the message then comes back when it is due.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 from celery_safeguards.delivery.channel import HardenedChannel
-from celery_safeguards.delivery.scripts import PARK, RETURN_DUE, execute, run_script
+from celery_safeguards.delivery.scripts import CALL_NEXT, PARK, RETURN_DUE, execute, run_script
 
 _RETURNED_AT_ONCE = 100
 
 
-def park(channel: HardenedChannel, tag: str, headers: Mapping[str, Any], wait_seconds: float) -> bool:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a parked message stands: what it waits for, and since when, in seconds."""
+
+    name: str
+    since: float
+
+
+def park(
+    channel: HardenedChannel, tag: str, headers: Mapping[str, Any], wait_seconds: float, line: Line | None = None
+) -> bool:
     """
     Have a message that is taken and not acknowledged come back later, with other headers.
 
@@ -33,6 +47,7 @@ def park(channel: HardenedChannel, tag: str, headers: Mapping[str, Any], wait_se
         tag: of the delivery.
         headers: set on top of the message's own.
         wait_seconds: by the server's clock.
+        line: where it stands, to be called before.
 
     Returns:
         False if another worker may have the message.
@@ -48,19 +63,28 @@ def park(channel: HardenedChannel, tag: str, headers: Mapping[str, Any], wait_se
         message, _, queue = loads(bytes_to_str(entry))
         # Its own time has come already.
         message["headers"].update(headers, eta=None)
-        where = keys.of(channel.list_of(queue, message)), keys.wake(queue)
-        parked = json.dumps([*where, dumps(message)])
-        names = [keys.unacked, keys.index, keys.parked, keys.parked_messages]
-        return bool(run_script(client, PARK, names, [tag, parked, f"{wait_seconds:.6f}"]))
+        where, line_key = keys.of(channel.list_of(queue, message)), keys.line(line.name) if line else ""
+        parked = json.dumps([where, keys.wake(queue), dumps(message), line_key])
+        names = [keys.unacked, keys.index, keys.parked, keys.parked_messages, line_key or keys.parked]
+        since = f"{line.since:.6f}" if line else ""
+        return bool(run_script(client, PARK, names, [tag, parked, f"{wait_seconds:.6f}", since]))
 
 
-def return_due(channel: HardenedChannel, client: Any = None) -> int:
-    """Give back the parked messages whose time has come; returns how many."""
+def call_next(channel: HardenedChannel, line_name: str) -> bool:
+    """Give back the message that has stood in a line for longest; returns whether there was one."""
+    keys = channel.keys
+    with channel.conn_or_acquire() as client:
+        names = [keys.parked, keys.parked_messages, keys.line(line_name)]
+        return bool(run_script(client, CALL_NEXT, names, []))
+
+
+def return_due(channel: HardenedChannel, client: Any = None) -> tuple[int, int]:
+    """Give back the parked messages whose time has come; returns how many, and how many are parked yet."""
     count = 0
     names = [channel.keys.parked, channel.keys.parked_messages]
     with channel.conn_or_acquire(client) as found:
         while True:
-            returned = int(run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE]))
+            returned, left = run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE])
             count += returned
             if returned < _RETURNED_AT_ONCE:
-                return count
+                return count, left

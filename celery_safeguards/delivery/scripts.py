@@ -19,7 +19,8 @@ SET_ASIDE = Script.of("delivery/set_aside.lua")
 SWEEP = Script.of("delivery/sweep.lua")
 RENEW = Script.of("delivery/renew.lua")
 PARK = Script.of("delivery/park.lua")
-RETURN_DUE = Script.of("delivery/wake.lua", "delivery/return_due.lua")
+RETURN_DUE = Script.of("delivery/wake.lua", "delivery/unpark.lua", "delivery/return_due.lua")
+CALL_NEXT = Script.of("delivery/wake.lua", "delivery/unpark.lua", "delivery/call_next.lua")
 
 
 def execute(client: Any, *words: Any) -> Any:

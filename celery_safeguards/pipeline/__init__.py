@@ -13,10 +13,11 @@ from typing import Any
 
 from celery.exceptions import TaskPredicate
 
-from celery_safeguards.errors import DroppedLocally, LetteredError
+from celery_safeguards.errors import Deferred, DroppedLocally, LetteredError
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.atomic import run_atomic
 from celery_safeguards.pipeline.keyed import run_keyed
+from celery_safeguards.pipeline.parking import call_who_waits
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.signals import end_delivery
 
@@ -28,8 +29,12 @@ logger = logging.getLogger(__name__)
 def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a guarded task."""
     run = run_unkeyed if task.plan is None else run_keyed if task.plan.idempotent.atomic is None else run_atomic
+    has_ended = True
     try:
         return run(task, request, args, kwargs)
+    except (Deferred, DroppedLocally):
+        has_ended = False
+        raise
     except (LetteredError, TaskPredicate):
         raise
     except Exception as error:
@@ -38,5 +43,10 @@ def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if request.is_eager:
             raise
         logger.exception("%s[%s] could not be carried through", task.name, request.id)
+        has_ended = False
         end_delivery(task, request.id, Outcome.FENCED, None, repr(error))
         raise DroppedLocally(repr(error)) from error
+    finally:
+        # Not by one that waits itself: the next would find what it waits for as busy, and call the next.
+        if has_ended:
+            call_who_waits(task, request, args, kwargs)

@@ -1,15 +1,22 @@
 """
 Putting the running message itself off, where the broker can keep it (`delivery.parking`): no copy is published.
+
+A delivery stands in the line of its lock, or of its key if it has none, and calls the next one there when it ends.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from celery_safeguards import headers as h
-from celery_safeguards.delivery.connections import is_hardened
-from celery_safeguards.delivery.parking import park
+from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.parking import Line, call_next, park
+from celery_safeguards.errors import KeyRefused
 from celery_safeguards.pipeline.copies import CopyRefused
 from celery_safeguards.pipeline.guarding import guarded_publish
+
+logger = logging.getLogger(__name__)
 
 
 def park_message(task: Any, request: Any, wait_seconds: float, *, headers: Mapping[str, Any]) -> bool:
@@ -33,14 +40,48 @@ def park_message(task: Any, request: Any, wait_seconds: float, *, headers: Mappi
     if tag is None or app.conf.broker_read_url != app.conf.broker_write_url:
         return False
     try:
-        with guarded_publish(app, task.name), app.producer_pool.acquire(block=True) as producer:
-            channel = producer.channel
-            if not is_hardened(channel):
+        with _channel(task) as channel:
+            if channel is None:
                 return False
-            is_parked = park(channel, tag, headers, wait_seconds)
+            name = _line_name(task, request.args, request.kwargs)
+            line = Line(name, float(headers[h.DEFERRED_SINCE])) if name else None
+            is_parked = park(channel, tag, headers, wait_seconds, line)
     except Exception as error:
         # Whatever went wrong: the original message is kept.
         raise CopyRefused(f"{task.name}[{request.id}]: {error!r}") from error
     if not is_parked:
         raise CopyRefused(f"{task.name}[{request.id}]: another worker may have its message")
     return True
+
+
+def call_who_waits(task: Any, request: Any, args: Any, kwargs: Any) -> None:
+    """Have the message that has waited longest for the end of this delivery come back now; it comes by itself later."""
+    if not getattr(request, h.CALLS, False) or request.is_eager:
+        return
+    name = _line_name(task, args, kwargs)
+    if name is None:
+        return
+    try:
+        with _channel(task) as channel:
+            if channel is not None:
+                call_next(channel, name)
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, this delivery has ended well
+        logger.warning("%s[%s]: who waits for it could not be called: %r", task.name, request.id, error)
+
+
+def _line_name(task: Any, args: Any, kwargs: Any) -> str | None:
+    """Return what a delivery's duplicates and rivals wait for, or None: nothing that can be named."""
+    try:
+        if task.lock_plan is not None:
+            return f"lock:{task.lock_plan.name(args, kwargs)}"
+        return f"key:{task.plan.record_key(task.plan.key(args, kwargs))}" if task.plan is not None else None
+    except KeyRefused:
+        return None
+
+
+@contextmanager
+def _channel(task: Any) -> Iterator[HardenedChannel | None]:
+    """Give a publisher's channel, within the time of a publish; None if it is not hardened."""
+    with guarded_publish(task.app, task.name), task.app.producer_pool.acquire(block=True) as producer:
+        channel = producer.channel
+        yield channel if isinstance(channel, HardenedChannel) else None

@@ -59,6 +59,7 @@ class Renewing:
         self._lease: MessageLease | None = None
         self._renewed_at = 0.0
         self._renew_now = True
+        self._retired: list[MessageLease] = []
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -70,7 +71,8 @@ class Renewing:
         before, self._lease = self._lease, lease
         self._renew_now = True
         if before is not None:
-            before.close()
+            # By the thread, which may be in the midst of a question to it.
+            self._retired.append(before)
         if self._thread is None or not self._thread.is_alive():
             self._stopped = False
             self._thread = threading.Thread(target=self._run, name="celery-safeguards-lease", daemon=True)
@@ -102,12 +104,19 @@ class Renewing:
         return self._clock.monotonic_seconds() - max(received, self._renewed_at) >= lease.timeout_seconds
 
     @property
+    def is_anything_parked(self) -> bool:
+        """Whether the broker keeps messages that wait for something, as it was a second ago."""
+        return self._lease is not None and bool(self._lease.parked)
+
+    @property
     def begun(self) -> set[str]:
         """The messages whose bodies have begun, until they are acknowledged."""
         return {tag for tag, each in tuple(self._holdings.items()) if each.has_begun}
 
     def tick(self) -> None:
         """Sweep, and renew if it is time."""
+        while self._retired:
+            self._retired.pop().close()
         lease = self._lease
         if lease is None:
             return

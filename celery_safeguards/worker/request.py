@@ -94,6 +94,9 @@ class SafeRequest(Request):  # type: ignore[misc]
             logger.warning("%s[%s] is not started: another worker may have its message", self.name, self.id)
             drop_locally(self)
             return True
+        if renewing is not None and renewing.is_anything_parked:
+            # Asked last before the child has it: with nobody waiting, nobody is called, which costs a round trip.
+            self._request_dict[h.CALLS] = True
         return bool(super().revoked())
 
     def terminate(self, pool: Any, signal: Any = None) -> None:

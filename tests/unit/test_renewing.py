@@ -27,6 +27,7 @@ class Lease:
     """Messages in hand, and what was said of them to the broker."""
 
     timeout_seconds = TIMEOUT_SECONDS
+    parked = 0
 
     def __init__(self):
         self.messages = {}
@@ -57,7 +58,7 @@ class Lease:
         return 0
 
     def close(self):
-        pass
+        self.is_closed = True
 
 
 class Worker:
@@ -192,6 +193,21 @@ def test_message_has_lapsed_when_nothing_has_confirmed_it_for_a_timeout(worker):
     worker.clock.now += 1
     assert worker.renewing.has_lapsed(received)
     assert not worker.renewing.has_lapsed(worker.clock.now - 1)
+
+
+def test_new_connection_is_followed_at_once_and_the_old_one_closed_by_the_thread(worker):
+    """It may be in use at that very moment."""
+    worker.renewed_after(0)
+    before, after = worker.lease, Lease()
+    after.messages["a"] = SimpleNamespace(headers={})
+    worker.renewing._thread = SimpleNamespace(is_alive=lambda: True)
+
+    worker.renewing.follow(after)
+    assert not hasattr(before, "is_closed")
+    worker.renewing.tick()
+
+    assert before.is_closed
+    assert [["a"]] == after.renewals
 
 
 def test_renewal_that_was_not_answered_confirms_nothing(worker):
