@@ -54,6 +54,7 @@ def settings(namespace, broker_url, store_url=None, **changes):
         **where,
         "broker_url": broker_url,
         "broker_connection_retry_on_startup": True,
+        "safeguards_transport": os.environ.get(apps.TRANSPORT, "stock"),
         "broker_transport_options": {**where["broker_transport_options"], **options},
         "task_ignore_result": True,
         "worker_prefetch_multiplier": 1,
