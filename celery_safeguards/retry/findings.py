@@ -16,21 +16,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from celery_safeguards.findings import Finding
 from celery_safeguards.retry.policy import RetryPolicy
 from celery_safeguards.retry.schedule import Case, PlannedStart, cases_of, planned_starts
 
 _MOST_LOOKED_AT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that a person should look at before the worker runs."""
-
-    id: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.id} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +93,7 @@ def _of_case(where: str, case: Case, budget: Budget | None) -> Iterator[Finding]
         limit = f" beside its time limit of {budget.time_limit_seconds:g} s" if budget.time_limit_seconds else ""
         yield Finding(
             "SG110",
-            f"redelivered while it waits: {where}: a delay may be {longest:g} s, and the visibility timeout of "
+            f"{where}: a delay may be {longest:g} s, and the visibility timeout of "
             f"{budget.visibility_timeout_seconds:g} s leaves {max(0.0, budget.seconds):g} s{limit}; lower cap_seconds, "
             "or raise visibility_timeout in broker_transport_options for all workers",
         )
@@ -112,14 +102,14 @@ def _of_case(where: str, case: Case, budget: Budget | None) -> Iterator[Finding]
     if total is not None and first > total:
         yield Finding(
             "SG111",
-            f"perhaps no retry: {where}: total_seconds={total:g} is below the first delay of up to {first:g} s; "
+            f"{where}: total_seconds={total:g} is below the first delay of up to {first:g} s; "
             f"raise total_seconds, or lower base_seconds={policy.base_seconds:g}",
         )
     last = starts[-1].attempt
     if total is not None and last < min(policy.attempts, _MOST_LOOKED_AT + 1):
         yield Finding(
             "SG112",
-            f"attempts that never come: {where}: attempts={policy.attempts}, but total_seconds={total:g} is over after "
+            f"{where}: attempts={policy.attempts}, but total_seconds={total:g} is over after "
             f"attempt {last} even if every delay is the shortest; lower attempts, or raise total_seconds",
         )
 

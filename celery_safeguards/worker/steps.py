@@ -11,16 +11,14 @@ from typing import Any
 from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end, run_what_waits
-from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.conf import MEMORY_URL
-from celery_safeguards.errors import ConfigurationError, StoreUnavailable
-from celery_safeguards.policy import Declared, Safeguards
-from celery_safeguards.retry.findings import Finding, budget_of, schedule_findings, visibility_timeout_seconds
+from celery_safeguards.diagnose.examining import examine
+from celery_safeguards.diagnose.tasks import unbounded_transactions
+from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker import errands
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 from celery_safeguards.worker.liveness import forget_liveness, liveness_of
-from celery_safeguards.worker.looks import further_findings
 
 logger = logging.getLogger(__name__)
 _PROCESS_POOLS = ("prefork",)
@@ -35,120 +33,13 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        findings = [*worker_findings(parent.app), *unbounded_transactions(parent.app)]
+        findings = [*examine(parent.app), *unbounded_transactions(parent.app)]
         for finding in findings:
             logger.warning("%s", finding)
-        if findings and Wiring.of(parent.app).settings.strict:
-            found = "; ".join(str(finding) for finding in findings)
+        refused = [finding for finding in findings if finding.is_refused]
+        if refused and Wiring.of(parent.app).settings.strict:
+            found = "; ".join(str(finding) for finding in refused)
             raise ConfigurationError(f"{found}. safeguards_strict is set: mend it, or unset that")
-
-
-def worker_findings(app: Any) -> list[Finding]:
-    """
-    Return what a person should look at before a worker of this app runs; no store is asked.
-
-    Raises:
-        ConfigurationError: it could not run.
-
-    """
-    atomic_stores(app)
-    return [
-        *unguarded_tasks(app),
-        *undeclared_tasks(app),
-        *odd_schedules(app),
-        *short_locks(app),
-        *further_findings(app),
-    ]
-
-
-def undeclared_tasks(app: Any) -> list[Finding]:
-    """Return the guarded tasks that do not say what running them twice means."""
-    return [
-        Finding("SG101", f"may run twice: {name} declares neither idempotent, repeatable nor at_most_once")
-        for name, task in _guarded(app)
-        if task.policy.declared is Declared.NOTHING
-    ]
-
-
-def unguarded_tasks(app: Any) -> list[Finding]:
-    """Return the tasks that declare safeguards and are not built on the class that keeps them."""
-    return [
-        Finding("SG103", f"not guarded: {name} has safeguards= and no base=SafeTask, so nothing of it holds")
-        for name, task in sorted(app.tasks.items())
-        if isinstance(getattr(task, "safeguards", None), Safeguards) and not hasattr(task, "policy")
-    ]
-
-
-def odd_schedules(app: Any) -> list[Finding]:
-    """Return what is odd in the retry schedules of guarded tasks."""
-    timeout = visibility_timeout_seconds(app)
-    return [
-        finding
-        for name, task in _guarded(app)
-        for finding in schedule_findings(name, task.policy.retry, budget_of(task, timeout))
-    ]
-
-
-def short_locks(app: Any) -> list[Finding]:
-    """Return the locks whose lease may be over in an outage that is too short to be told."""
-    lease_seconds = Wiring.of(app).settings.lease_seconds
-    # An outage is told after half a lease of claims; a lock was last renewed up to a third of its own before it began.
-    least_seconds = lease_seconds / 2 / (2 / 3)
-    return [
-        Finding(
-            "SG120",
-            f"its lock may pass on in a short outage of the store: {name} has a lock with "
-            f"lease_seconds={task.policy.lock.lease_seconds:g}, below three quarters of "
-            f"safeguards_lease_seconds={lease_seconds:g}; give {least_seconds:g} or more",
-        )
-        for name, task in _guarded(app)
-        if task.policy.lock is not None and task.policy.lock.lease_seconds < least_seconds
-    ]
-
-
-def unbounded_transactions(app: Any) -> list[Finding]:
-    """
-    Return what lets the transactions of atomic tasks outlive a client that is gone; asks each database once.
-
-    Raises:
-        ConfigurationError: the records of an atomic task are not in its database, or that cannot carry it.
-
-    """
-    findings = []
-    for alias, (store, names) in atomic_stores(app).items():
-        try:
-            found = store.unbounded()
-        except StoreUnavailable as error:
-            logger.warning("what bounds the transactions of database %r could not be asked: %s", alias, error)
-            continue
-        findings += [Finding("SG130", f"{', '.join(names)}: database {alias!r}: {each}") for each in found]
-    return findings
-
-
-def atomic_stores(app: Any) -> dict[str, tuple[AtomicStore, list[str]]]:
-    """
-    Return by database the store of the records of atomic tasks, and their names.
-
-    Raises:
-        ConfigurationError: the records of an atomic task are not in its database.
-
-    """
-    found: dict[str, tuple[AtomicStore, list[str]]] = {}
-    is_eager = bool(app.conf.task_always_eager)
-    for name, task in _guarded(app):
-        alias = None if task.plan is None else task.plan.idempotent.atomic
-        if alias is not None:
-            try:
-                store = Wiring.of(app).atomic_store(alias, joined=is_eager)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{name}: {error}") from error
-            found.setdefault(alias, (store, []))[1].append(name)
-    return found
-
-
-def _guarded(app: Any) -> list[tuple[str, Any]]:
-    tasks = sorted(app.tasks.items())
-    return [(name, task) for name, task in tasks if hasattr(task, "policy") and not task.is_celerys_own]
 
 
 class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 from django.db import DEFAULT_DB_ALIAS
 
 from celery_safeguards.conf import offer_store
-from celery_safeguards.worker.looks import look_also
+from celery_safeguards.diagnose.looks import look_also
 from django_celery_safeguards.looks import project_findings
 from django_celery_safeguards.names import APP
 

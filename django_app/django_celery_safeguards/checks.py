@@ -26,7 +26,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's own name
+from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register  # noqa: A004 - Django's own name
 from django.db import connections, router
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import DatabaseError, InterfaceError
@@ -34,13 +34,14 @@ from django.db.utils import DatabaseError, InterfaceError
 from celery_safeguards._compat import made_app
 from celery_safeguards.conf import Settings
 from celery_safeguards.errors import ConfigurationError
-from celery_safeguards.retry.findings import Finding
+from celery_safeguards.findings import KINDS, Finding, Severity
 from celery_safeguards.wiring import open_stores
 from django_celery_safeguards.clearable import broker_urls, clearable_findings
 from django_celery_safeguards.names import APP, TAG
 from django_celery_safeguards.stores import store_alias
 
 _OURS = "SAFEGUARDS_"
+_MESSAGES: dict[Severity, Callable[..., CheckMessage]] = {Severity.ERROR: Error, Severity.WARNING: Warning}
 _KNOWN = frozenset(field.name for field in fields(Settings))
 
 
@@ -51,7 +52,12 @@ def register_checks() -> None:
     register(check_tasks, TAG, deploy=True)
 
 
-def _message(kind: Callable[..., CheckMessage], number: str, text: str, hint: str | None = None) -> CheckMessage:
+def _message(number: str, text: str, hint: str | None = None) -> CheckMessage:
+    return _of_severity(KINDS[number].severity, number, text, hint)
+
+
+def _of_severity(severity: Severity, number: str, text: str, hint: str | None = None) -> CheckMessage:
+    kind = _MESSAGES.get(severity, Info)
     return kind(text, hint=hint, id=f"{TAG}.{number}")
 
 
@@ -60,13 +66,13 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     app = made_app()
     if app is None:
         hint = "import it in the project's __init__.py: from .celery import app"
-        return [_message(Warning, "SG202", "no Celery app is there whose safeguards could be checked", hint)]
+        return [_message("SG202", "no Celery app is there whose safeguards could be checked", hint)]
     found = list(_unread(app))
     try:
         given = Settings.of(app)
         open_stores(given)
     except ConfigurationError as error:
-        return [*found, _message(Error, "SG201", str(error))]
+        return [*found, _message("SG201", str(error))]
     found += [_of_finding(each) for each in clearable_findings(given.store_url, broker_urls(app))]
     alias = store_alias(given.store_url)
     return [*found, *_of_database(alias)] if alias is not None else found
@@ -82,11 +88,11 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
         executor = MigrationExecutor(connections[alias])
         plan = executor.migration_plan([each for each in executor.loader.graph.leaf_nodes() if each[0] == APP])
     except (DatabaseError, InterfaceError) as error:
-        return [_message(Warning, "SG211", f"database {alias!r} could not be asked for its tables: {error}")]
+        return [_message("SG211", f"database {alias!r} could not be asked for its tables: {error}")]
     if not plan:
         return []
     names = ", ".join(migration.name for migration, _backwards in plan)
-    return [_message(Warning, "SG211", f"database {alias!r} keeps the records and lacks the migrations {names}", hint)]
+    return [_message("SG211", f"database {alias!r} keeps the records and lacks the migrations {names}", hint)]
 
 
 def check_tasks(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -95,21 +101,22 @@ def check_tasks(databases: Sequence[str] | None = None, **_: Any) -> list[CheckM
     if app is None:
         return []
     # Not in every process that has checks: it loads a worker's parts.
-    from celery_safeguards.worker.steps import unbounded_transactions, worker_findings  # noqa: PLC0415
+    from celery_safeguards.diagnose.examining import examine  # noqa: PLC0415
+    from celery_safeguards.diagnose.tasks import unbounded_transactions  # noqa: PLC0415
 
     app.loader.import_default_modules()
     try:
-        findings = worker_findings(app)
+        findings = examine(app)
         # As Django has it: without `--database` no check connects to one.
         if _alias_in_use() in (databases or ()):
             findings += unbounded_transactions(app)
     except ConfigurationError as error:
-        return [_message(Error, "SG201", str(error))]
+        return [_message("SG201", str(error))]
     return [_of_finding(each) for each in findings if each.id not in {"SG220", "SG221"}]
 
 
 def _of_finding(finding: Finding) -> CheckMessage:
-    return _message(Error if finding.id == "SG220" else Warning, finding.id, finding.text)
+    return _of_severity(finding.severity, finding.id, finding.text)
 
 
 def _unread(app: Any) -> Iterator[CheckMessage]:
@@ -119,19 +126,19 @@ def _unread(app: Any) -> Iterator[CheckMessage]:
         ours = name.partition(_OURS)[2].lower()
         if ours in _KNOWN and (prefix is None or not name.startswith(prefix)):
             hint = f"call it {prefix}{ours.upper()}" if prefix else f"load Django's settings: {load}"
-            yield _message(Warning, "SG203", f"{name} is read by no Celery app", hint)
+            yield _message("SG203", f"{name} is read by no Celery app", hint)
 
 
 def _of_database(alias: str) -> Iterator[CheckMessage]:
     connection = connections[alias]
     if connection.vendor == "sqlite" and not settings.DEBUG and not connection.is_in_memory_db():
         hint = "it has one writer at a time, on one host: take PostgreSQL, or Redis"
-        yield _message(Warning, "SG210", f"records are kept in SQLite (database {alias!r})", hint)
+        yield _message("SG210", f"records are kept in SQLite (database {alias!r})", hint)
     models = apps.get_app_config(APP).get_models()
     names = ", ".join(each.__name__ for each in models if not router.allow_migrate_model(alias, each))
     if names:
         hint = f"let allow_migrate({alias!r}, {APP!r}) of that router be true"
-        yield _message(Error, "SG212", f"a router in DATABASE_ROUTERS keeps {names} off database {alias!r}", hint)
+        yield _message("SG212", f"a router in DATABASE_ROUTERS keeps {names} off database {alias!r}", hint)
 
 
 def _alias_in_use() -> str | None:

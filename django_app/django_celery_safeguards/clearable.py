@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from redis.connection import parse_url
 
 from celery_safeguards.conf import REDIS_SCHEMES, redis_url
-from celery_safeguards.retry.findings import Finding
+from celery_safeguards.findings import Finding
 
 # Both send FLUSHDB (Django 5.2 to 6.1, `core/cache/backends/redis.py`; django-redis 5 and 6, `client/default.py`).
 _FLUSHES = {("django.core.cache.backends.redis", "RedisCache"), ("django_redis.cache", "RedisCache")}

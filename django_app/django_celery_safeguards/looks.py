@@ -5,7 +5,7 @@ from typing import Any
 
 from celery.contrib.django.task import DjangoTask
 
-from celery_safeguards.retry.findings import Finding
+from celery_safeguards.findings import Finding
 from celery_safeguards.task import SafeTask
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.clearable import broker_urls, clearable_findings
@@ -17,7 +17,7 @@ def project_findings(app: Any) -> Iterator[Finding]:
         if isinstance(task, SafeTask) and not isinstance(task, DjangoTask) and not task.is_celerys_own:
             yield Finding(
                 "SG102",
-                f"cannot be published on commit: {name} is built on celery_safeguards.SafeTask and lacks "
+                f"{name} is built on celery_safeguards.SafeTask and lacks "
                 "delay_on_commit and apply_async_on_commit; take django_celery_safeguards.SafeTask",
             )
     yield from clearable_findings(Wiring.of(app).settings.store_url, broker_urls(app))

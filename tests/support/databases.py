@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from celery_safeguards.conf import offer_store
-from celery_safeguards.worker import looks
+from celery_safeguards.diagnose import looks
 
 APP = "django_celery_safeguards"
 

@@ -6,8 +6,8 @@ import pytest
 from celery import Celery
 
 from celery_safeguards import EntityLock, Idempotent, RetryPolicy, Safeguards, SafeTask
+from celery_safeguards.diagnose.examining import examine
 from celery_safeguards.errors import ConfigurationError
-from celery_safeguards.worker.steps import worker_findings
 
 KEYED = Idempotent("op:{number}", on_unknown="rerun")
 
@@ -30,7 +30,7 @@ def test_task_with_safeguards_and_without_the_base_class_is_told(app):
     app.task(body, name="plain", shared=False)
 
     assert ["SG103 not guarded: pay has safeguards= and no base=SafeTask, so nothing of it holds"] == [
-        str(each) for each in worker_findings(app)
+        str(each) for each in examine(app)
     ]
 
 

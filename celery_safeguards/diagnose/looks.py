@@ -7,7 +7,7 @@ This module loads nothing of a worker: a web process may name a look, too.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from celery_safeguards.retry.findings import Finding
+from celery_safeguards.findings import Finding
 
 Look = Callable[[Any], Iterable[Finding]]
 """Takes the worker's app and returns what it has found."""

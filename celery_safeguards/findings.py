@@ -1,0 +1,100 @@
+"""
+Findings: everything that is said of a set-up before work is trusted to it, in one table.
+
+`KINDS` is the single truth: an id that is not there cannot be found.
+
+| severity | means | a worker with `safeguards_strict` |
+|---|---|---|
+| error | a promise does not hold | does not start |
+| warning | a promise may not hold, or something is not as it was meant | does not start |
+| info | good to know | starts |
+| unknown | could not be asked, so it is not known to be fine | starts |
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How much a finding matters; the worst first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What findings of one id have in common."""
+
+    severity: Severity
+    title: str
+
+
+_E, _W = Severity.ERROR, Severity.WARNING
+
+KINDS = {
+    # a task's declaration
+    "SG101": Kind(_W, "may run twice"),
+    "SG102": Kind(_W, "cannot be published on commit"),
+    "SG103": Kind(_W, "not guarded"),
+    # a task's time
+    "SG110": Kind(_W, "redelivered while it waits"),
+    "SG111": Kind(_W, "perhaps no retry"),
+    "SG112": Kind(_W, "attempts that never come"),
+    "SG120": Kind(_W, "its lock may pass on in a short outage of the store"),
+    "SG130": Kind(_W, "its transaction may outlive its client"),
+    # a Django project
+    "SG200": Kind(_E, "the app is not installed"),
+    "SG201": Kind(_E, "a setting cannot hold"),
+    "SG202": Kind(_W, "no Celery app"),
+    "SG203": Kind(_W, "a setting that nobody reads"),
+    "SG210": Kind(_W, "records in SQLite"),
+    "SG211": Kind(_W, "tables are missing"),
+    "SG212": Kind(_E, "a router keeps the tables away"),
+    "SG220": Kind(_E, "a cache may wipe records and locks"),
+    "SG221": Kind(_W, "a cache may wipe messages"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    Something that a person should look at.
+
+    Args:
+        id: one of `KINDS`.
+        about: what it was found on, with the numbers and the fix.
+        is_unknown: it could not be asked whether this is so.
+
+    Raises:
+        ValueError: no such id.
+
+    """
+
+    id: str
+    about: str
+    is_unknown: bool = False
+
+    def __post_init__(self) -> None:
+        if self.id not in KINDS:
+            raise ValueError(f"{self.id!r} is no id of a finding")
+
+    @property
+    def severity(self) -> Severity:
+        """How much it matters."""
+        return Severity.UNKNOWN if self.is_unknown else KINDS[self.id].severity
+
+    @property
+    def text(self) -> str:
+        """What a person reads."""
+        return f"{KINDS[self.id].title}: {self.about}"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a worker with `safeguards_strict` does not start."""
+        return self.severity in {Severity.ERROR, Severity.WARNING}
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.text}"
