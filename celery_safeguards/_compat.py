@@ -5,7 +5,8 @@ Read in celery 5.5.3, 5.6.3, 5.7.0 and kombu 5.5 to 5.7; a test for each notices
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
@@ -210,3 +211,30 @@ def polls_for_messages(consumer: Any) -> bool:
     """Whether a worker asks for messages now: not while its prefetch is used up (kombu, `virtual/base.py`, `QoS`)."""
     qos = getattr(getattr(consumer.task_consumer, "channel", None), "qos", None)
     return qos is None or bool(qos.can_consume())
+
+
+def driver_type_of(channel: Any) -> str:
+    """
+    Return which broker an open channel speaks to, as kombu's transports name it: `"redis"`, `"amqp"`, `"memory"`.
+
+    A virtual channel's connection is its transport, another's is the library's; both lead back to kombu's own
+    connection (kombu 5.5 to 5.7, `transport/virtual/base.py`, `transport/pyamqp.py`).
+    """
+    return str(channel.connection.client.transport.driver_type)
+
+
+@contextmanager
+def broker_client(channel: Any) -> Iterator[tuple[Any, str]]:
+    """
+    Yield the redis-py client of an open Redis channel, and what stands before all its keys.
+
+    Kombu adds that prefix itself to the commands that it uses, and not to the keys of `EVAL` (kombu 5.5 to 5.7,
+    `transport/redis.py`, `GlobalKeyPrefixMixin`).
+    """
+    with channel.conn_or_acquire() as client:
+        yield client, str(channel.global_keyprefix)
+
+
+def worker_shape(consumer: Any) -> tuple[Any, int, int]:
+    """Return a worker's pool, its size and its prefetch multiplier (celery 5.7, `worker/consumer/consumer.py`)."""
+    return consumer.pool, int(getattr(consumer.controller, "concurrency", 0) or 1), int(consumer.prefetch_multiplier)

@@ -48,6 +48,9 @@ class Settings:
     lease_seconds: float = 30.0
     """How long a claim holds without renewal. The worker's main process renews it every third of this."""
 
+    consumer_timeout_seconds: float = 1_800.0
+    """How long RabbitMQ leaves a message unacknowledged: its `consumer_timeout`, which no client can ask for."""
+
     settle_retry_seconds: float = 0.2
     """First pause between two tries to write an outcome; tries end with the lease."""
 

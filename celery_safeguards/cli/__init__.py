@@ -6,9 +6,9 @@ Registered in the entry point group `celery.commands`, so every `celery` command
 | exit code | means |
 |---|---|
 | 0 | done; there was something to show |
-| 1 | nothing found, or something was refused; stderr says what |
+| 1 | nothing found, or something was refused; stderr says what; of `check`, that there is an error or a warning |
 | 2 | usage: an option, an argument or a setting cannot hold |
-| 3 | the store or the broker did not answer |
+| 3 | the store or the broker did not answer; of `check`, that something is not known |
 
 With `--json` stdout holds one JSON document in ASCII and nothing else; whatever is said to people goes to stderr.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_safeguards.cli.check import check
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.health import health
@@ -29,7 +30,7 @@ from celery_safeguards.cli.store import store
 
 
 def _safeguards(context: click.Context, **_preloaded: Any) -> None:
-    """Inspect and repair guarded work: dead letters, idempotency keys, locks, retries, the store."""
+    """Check the set-up; inspect and repair guarded work: dead letters, idempotency keys, locks, retries, the store."""
     # As a worker does first: it sets Django up, in whose database the store may be.
     context.obj.app.loader.import_default_modules()
 
@@ -39,6 +40,5 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 dead.add_command(replay)
 dead.add_command(resume_letter)
-for _group in (dead, keys, locks, retry, store):
-    safeguards.add_command(_group)
-safeguards.add_command(health)
+for _command in (check, dead, health, keys, locks, retry, store):
+    safeguards.add_command(_command)

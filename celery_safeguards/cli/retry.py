@@ -7,9 +7,11 @@ import click
 
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_json, print_table, say
+from celery_safeguards.diagnose.surroundings import by_settings
+from celery_safeguards.diagnose.timing import schedule_timeout_seconds
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.printable import clean, duration
-from celery_safeguards.retry.findings import budget_of, schedule_findings, visibility_timeout_seconds
+from celery_safeguards.retry.findings import budget_of, schedule_findings
 from celery_safeguards.retry.schedule import Preview, Schedule, preview_schedule
 
 
@@ -39,7 +41,9 @@ def preview(ctx: click.Context, task_name: str, as_json: bool) -> None:
     except ConfigurationError as error:
         complain(error)
         ctx.exit(Exit.REFUSED)
-    findings = schedule_findings(found.task, task.policy.retry, budget_of(task, visibility_timeout_seconds(app)))
+    findings = schedule_findings(
+        found.task, task.policy.retry, budget_of(task, schedule_timeout_seconds(by_settings(app)))
+    )
     if as_json:
         print_json({**_plain(found), "findings": [{"id": each.id, "text": each.text} for each in findings]})
     else:

@@ -1,27 +1,46 @@
-"""All findings of an app that need no connection."""
+"""
+All findings of an app, by what has to be asked for them.
 
-from collections.abc import Iterator
+    settings and tasks        nothing is connected       a worker before it connects; `check`; Django's system checks
+    the open channel          its attributes             a worker at start and after each reconnect; `check`
+    the broker, databases     a round trip each          a worker at its first start; `check`
+"""
+
 from typing import Any
 
+from celery_safeguards.delivery.visibility import effective_visibility
+from celery_safeguards.diagnose.broker import broker_findings
 from celery_safeguards.diagnose.looks import further_findings
-from celery_safeguards.diagnose.tasks import atomic_stores, declaration_findings, guarded, short_locks
+from celery_safeguards.diagnose.settings import setting_findings
+from celery_safeguards.diagnose.surroundings import Surroundings, by_settings
+from celery_safeguards.diagnose.tasks import atomic_stores, declaration_findings, short_locks
+from celery_safeguards.diagnose.timing import timing_findings
 from celery_safeguards.findings import Finding
-from celery_safeguards.retry.findings import budget_of, schedule_findings, visibility_timeout_seconds
 
 
-def examine(app: Any) -> list[Finding]:
+def examine(app: Any, around: Surroundings | None = None) -> list[Finding]:
     """
-    Return what a person should look at before a worker of this app runs; no store is asked.
+    Return what a person should look at before a worker of this app runs; nothing is connected to.
+
+    Args:
+        app: with its tasks loaded.
+        around: the worker's. Defaults to what the settings say.
 
     Raises:
-        ConfigurationError: it could not run.
+        ConfigurationError: a worker could not run.
 
     """
     atomic_stores(app)
-    return [*declaration_findings(app), *_odd_schedules(app), *short_locks(app), *further_findings(app)]
+    around = around or by_settings(app)
+    return [
+        *declaration_findings(app),
+        *timing_findings(app, around),
+        *short_locks(app),
+        *setting_findings(app, around),
+        *further_findings(app),
+    ]
 
 
-def _odd_schedules(app: Any) -> Iterator[Finding]:
-    timeout = visibility_timeout_seconds(app)
-    for name, task in guarded(app):
-        yield from schedule_findings(name, task.policy.retry, budget_of(task, timeout))
+def examine_broker(channel: Any) -> list[Finding]:
+    """Return what is found by asking the broker through an open channel; blocks for its answers."""
+    return broker_findings(channel) if effective_visibility(channel).broker == "redis" else []

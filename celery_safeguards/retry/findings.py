@@ -36,26 +36,6 @@ class Budget:
         return self.visibility_timeout_seconds - self.time_limit_seconds
 
 
-def visibility_timeout_seconds(app: Any) -> float | None:
-    """
-    Return how long the app's broker leaves a message unacknowledged; None: it has no such timeout.
-
-    The app's own option wins over the transport's default (kombu 5.7: 3600 s for Redis, 1800 s for SQS).
-    """
-    try:
-        connection = app.connection_for_read()
-        channel = getattr(connection.get_transport_cls(), "Channel", None)
-    except (ImportError, KeyError):
-        # A transport that is not installed here: a worker says so itself, and this is no reason to show no schedule.
-        return None
-    names = ("visibility_timeout", "default_visibility_timeout")
-    known = [getattr(channel, name, None) for name in names]
-    if not any(isinstance(each, int | float) for each in known):
-        return None
-    given = connection.transport_options.get("visibility_timeout")
-    return float(given or next(each for each in known if isinstance(each, int | float)))
-
-
 def budget_of(task: Any, timeout_seconds: float | None) -> Budget | None:
     """Return a task's budget under its broker's visibility timeout; None where there is no such timeout."""
     if timeout_seconds is None:
@@ -88,7 +68,7 @@ def _of_case(where: str, case: Case, budget: Budget | None) -> Iterator[Finding]
     starts = list(islice(planned_starts(case), _MOST_LOOKED_AT))
     if policy is None or not starts:
         return
-    longest = _longest_delay_seconds(policy, starts)
+    longest = _longest_of(policy, starts)
     if budget is not None and longest > budget.seconds:
         limit = f" beside its time limit of {budget.time_limit_seconds:g} s" if budget.time_limit_seconds else ""
         yield Finding(
@@ -114,6 +94,24 @@ def _of_case(where: str, case: Case, budget: Budget | None) -> Iterator[Finding]
         )
 
 
-def _longest_delay_seconds(policy: RetryPolicy, starts: list[PlannedStart]) -> float:
+def longest_delay_seconds(policy: RetryPolicy | None) -> float:
+    """Return the longest delay between two attempts under a policy, whatever fails; 0: there is no retry."""
+    return max(
+        (
+            _longest_of(case.policy, starts)
+            for case in cases_of(policy)
+            if case.policy is not None and (starts := list(islice(planned_starts(case), _MOST_LOOKED_AT)))
+        ),
+        default=0.0,
+    )
+
+
+def all_delays_seconds(policy: RetryPolicy | None) -> float:
+    """Return how long after its first failure a task may start for the last time; 0: there is no retry."""
+    starts = (list(islice(planned_starts(case), _MOST_LOOKED_AT)) for case in cases_of(policy))
+    return max((each[-1].latest_seconds for each in starts if each), default=0.0)
+
+
+def _longest_of(policy: RetryPolicy, starts: list[PlannedStart]) -> float:
     longest = starts[-1].delay.latest_seconds
     return longest if policy.total_seconds is None else min(longest, policy.total_seconds)

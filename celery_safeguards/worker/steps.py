@@ -12,11 +12,15 @@ from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end, run_what_waits
 from celery_safeguards.conf import MEMORY_URL
-from celery_safeguards.diagnose.examining import examine
+from celery_safeguards.delivery.visibility import effective_visibility
+from celery_safeguards.diagnose.examining import examine, examine_broker
+from celery_safeguards.diagnose.surroundings import of_worker
 from celery_safeguards.diagnose.tasks import unbounded_transactions
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.findings import Finding, Severity
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker import errands
+from celery_safeguards.worker.fleet import FleetWatch, objections_to
 from celery_safeguards.worker.keeper import Keeper, appoint, keeper_of, kill_child
 from celery_safeguards.worker.liveness import forget_liveness, liveness_of
 
@@ -24,20 +28,57 @@ logger = logging.getLogger(__name__)
 _PROCESS_POOLS = ("prefork",)
 _TRIPS_AT_SHUTDOWN = 4
 """How many round trips to a store that does not answer a shutdown waits for."""
+_LEVELS = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.UNKNOWN: logging.WARNING}
 
 
 class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Say at start which tasks may run twice or have an odd schedule; with `safeguards_strict`, refuse to start."""
+    """
+    Say at start what a person should look at; with `safeguards_strict`, refuse to start.
+
+    Twice: by the settings before the broker is connected, and once more by what the open channel says, since an option
+    under a wrong name leaves the channel with another visibility timeout than the tasks were measured against.
+    """
 
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        findings = [*examine(parent.app), *unbounded_transactions(parent.app)]
-        for finding in findings:
-            logger.warning("%s", finding)
-        refused = [finding for finding in findings if finding.is_refused]
-        if refused and Wiring.of(parent.app).settings.strict:
+        self._told: set[Finding] = set()
+        self._fleet = FleetWatch(Wiring.of(parent.app).settings.renew_every_seconds)
+        self._has_started = False
+        self._effective = ""
+        self._tell(parent.app, [*examine(parent.app, of_worker(parent)), *unbounded_transactions(parent.app)])
+        if Wiring.of(parent.app).settings.strict:
+            self._tell(parent.app, objections_to(parent))
+
+    def start(self, parent: Any) -> None:
+        """Look at the open channel; the broker itself is asked at the first start only, before anything is consumed."""
+        channel = parent.connection.default_channel
+        visibility = effective_visibility(channel)
+        if str(visibility) != self._effective:
+            self._effective = str(visibility)
+            logger.info("%s", visibility)
+        found = examine(parent.app, of_worker(parent, visibility))
+        is_first = not self._has_started
+        self._has_started = True
+        self._tell(parent.app, [*found, *(examine_broker(channel) if is_first else ())])
+        if visibility.broker == "redis":
+            self._fleet.join(parent, visibility)
+
+    def stop(self, parent: Any) -> None:
+        """Stay on the board: a reconnect restarts this step."""
+
+    def shutdown(self, _parent: Any) -> None:
+        """Leave the fleet."""
+        self._fleet.stop()
+
+    def _tell(self, app: Any, findings: list[Finding]) -> None:
+        new = [each for each in findings if each not in self._told]
+        self._told.update(new)
+        for finding in new:
+            logger.log(_LEVELS.get(finding.severity, logging.INFO), "%s", finding)
+        refused = [each for each in new if each.is_refused]
+        if refused and Wiring.of(app).settings.strict:
             found = "; ".join(str(finding) for finding in refused)
             raise ConfigurationError(f"{found}. safeguards_strict is set: mend it, or unset that")
 

@@ -12,7 +12,7 @@ Django system checks: what is wrong with the set-up, before the first worker run
 | SG212 | error | a database router keeps the tables off the store's database |
 | SG220 | error | records and locks lie where a cache may wipe them |
 | SG221 | warning | the broker's messages do |
-| SG1.. | warning | what a worker says of its tasks when it starts (`check --deploy`, which imports them) |
+| SG1.. | as there | what a worker says before it connects (`check --deploy`, which imports the tasks) |
 
 Each id has `celery_safeguards.` before it. The app that is looked at is the one that `shared_task` works with: the
 project's `__init__` imports it. The project's tasks are imported by `--deploy` alone: Celery itself runs the other

@@ -197,3 +197,36 @@ def test_checks_leave_the_tasks_module_its_signals(tmp_path):
     done = project.python("proj.app.loader.import_default_modules(); proj.app.finalize()")
 
     assert (0, "planned\n") == (done.returncode, done.stdout), done.stderr
+
+
+# --- settings of Celery, which need no broker
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "expected"),
+    [
+        ({"socket_timeout": 30, "socket_keepalive": True}, 0, set()),
+        ({}, 0, {"celery_safeguards.SG143"}),
+        ({"socket_timeout": 30, "socket_keepalive": True, "ack_emulation": False}, 1, {"celery_safeguards.SG147"}),
+    ],
+)
+def test_settings_of_celery_are_looked_at_before_deployment(tmp_path, options, code, expected):
+    """Nothing answers at that address: what can be seen without the broker is told without it."""
+    settings = f"CELERY_BROKER_URL = 'redis://127.0.0.1:1/0'\nCELERY_BROKER_TRANSPORT_OPTIONS = {options!r}\n"
+    settings += "CELERY_TASK_TIME_LIMIT = 60\nCELERY_SAFEGUARDS_STORE_URL = 'django://default'"
+    project = Project(tmp_path, settings=settings)
+    project.manage("migrate", "-v0")
+    done = check(project, "--deploy", "--tag", "celery_safeguards")
+
+    assert (code, expected) == (done.returncode, ids(done)), done.stderr
+
+
+def test_finding_that_is_good_to_know_is_no_warning(tmp_path):
+    """`check --fail-level WARNING` would stop every deployment of a project without time limits."""
+    settings = "CELERY_BROKER_URL = 'redis://127.0.0.1:1/0'\nCELERY_SAFEGUARDS_STORE_URL = 'django://default'\n"
+    settings += "CELERY_BROKER_TRANSPORT_OPTIONS = {'socket_timeout': 30, 'socket_keepalive': True}"
+    project = Project(tmp_path, settings=settings)
+    project.manage("migrate", "-v0")
+    done = check(project, "--deploy", "--tag", "celery_safeguards", "--fail-level", "WARNING")
+
+    assert (0, {"celery_safeguards.SG105"}) == (done.returncode, ids(done)), done.stderr

@@ -160,3 +160,14 @@ print(StartCount.objects.update(expires_us=1))
 
     assert (0, 1) == (done.returncode, json.loads(done.stdout)["deleted"]), done.stderr
     assert "1 rows are deleted" in done.stderr
+
+
+def test_check_asks_and_explains_as_the_celery_command_does(tmp_path):
+    """Whoever has `manage.py` at hand must not learn another command for the same findings."""
+    project = Project(tmp_path)
+    checked = project.manage("safeguards", "check")
+    explained = project.manage("safeguards", "check", "--explain", "SG104")
+
+    assert (0, 0) == (checked.returncode, explained.returncode), checked.stderr + explained.stderr
+    assert "memory: no visibility timeout" in checked.stdout
+    assert explained.stdout.startswith("SG104 redelivered while it runs (warning)")

@@ -16,6 +16,8 @@ from celery_safeguards.cli import safeguards
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.printable import duration
 
+SOUND = {"socket_timeout": 30, "socket_keepalive": True}
+
 
 def automatic(self):
     raise ConnectionRefusedError
@@ -62,6 +64,7 @@ def test_automatic_and_manual_retries_come_as_previewed(bench, is_keyed, fail, j
 def app():
     """A shop whose broker is never asked."""
     with Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False) as app:
+        app.conf.broker_transport_options = SOUND
 
         def register(name, retry, **options):
             @app.task(
@@ -230,7 +233,8 @@ def test_strict_worker_refuses_to_start_with_a_finding(app):
 def test_strict_worker_starts_where_the_timeout_leaves_room(app, timeout_seconds, starts):
     """The finding would stay after what it asks for was done."""
     app.conf.safeguards_strict = True
-    app.conf.broker_transport_options = {"visibility_timeout": timeout_seconds} if timeout_seconds else {}
+    given = {"visibility_timeout": timeout_seconds} if timeout_seconds else {}
+    app.conf.broker_transport_options = {**SOUND, **given}
     app.tasks.pop("shop.hunt")
     slow = RetryPolicy(attempts=2, base_seconds=7200, cap_seconds=7200)
 

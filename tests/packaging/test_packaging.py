@@ -13,6 +13,7 @@ import pytest
 
 import celery_safeguards
 from celery_safeguards.conf import PREFIX, Settings
+from celery_safeguards.findings import KINDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,6 +110,26 @@ def test_readme_names_every_setting_with_its_default():
 
     assert {each.name for each in fields(Settings)} == set(told)
     assert expected == {name: told[name] for name in expected}
+
+
+def test_readme_lists_every_finding_as_the_table_has_it():
+    """A finding that README does not know, or calls by another severity, is looked up in vain."""
+    rows = re.findall(r"^\| `(SG\d+)` \| (\w+) \| ([^|]+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert [(id_, kind.severity, kind.title) for id_, kind in KINDS.items()] == rows
+
+
+def test_every_finding_that_the_packages_name_is_in_the_table():
+    """`Finding` refuses others when it is made, which may be on the one set-up that has the fault."""
+    sources = [path for folder in ("celery_safeguards", "django_app") for path in (ROOT / folder).rglob("*.py")]
+    named = {id_ for path in sources for id_ in re.findall(r"\bSG\d{3}\b", path.read_text())}
+
+    assert named == set(KINDS)
+
+
+def test_wheel_carries_the_pages_of_the_findings(wheel):
+    """`check --explain` would end in a traceback."""
+    assert "celery_safeguards/diagnose/pages.md" in wheel.namelist()
 
 
 def test_every_public_name_is_documented():

@@ -2,7 +2,7 @@ import pytest
 from celery import Celery
 
 from celery_safeguards import RetryOverride, RetryPolicy, RetryRule
-from celery_safeguards.retry.findings import Budget, budget_of, schedule_findings, visibility_timeout_seconds
+from celery_safeguards.retry.findings import Budget, budget_of, schedule_findings
 
 HOUR = Budget(3600)
 
@@ -94,26 +94,7 @@ def test_attempts_that_no_delay_can_reach_are_found():
     )
 
 
-# --- the broker's side
-
-
-@pytest.mark.parametrize(
-    ("url", "options", "timeout"),
-    [
-        ("redis://localhost/0", {}, 3600),
-        ("rediss://localhost/0", {"visibility_timeout": 43_200}, 43_200),
-        ("redis://localhost/0", {"global_keyprefix": "x"}, 3600),
-        ("memory://", {}, None),
-        ("amqp://", {"visibility_timeout": 60}, None),
-        ("nothing-like-it://", {}, None),
-    ],
-)
-def test_timeout_is_the_apps_option_or_the_transports_default(url, options, timeout):
-    """A timeout that nobody has set is the one that most apps have."""
-    app = Celery("findings", broker=url, set_as_current=False)
-    app.conf.broker_transport_options = options
-
-    assert visibility_timeout_seconds(app) == timeout
+# --- the body's side
 
 
 @pytest.mark.parametrize(("limit", "default", "seconds"), [(None, None, 3600), (None, 60, 3540), (100, 60, 3500)])

@@ -1,0 +1,54 @@
+"""All findings of an app outside of its workers: the settings, and what the open broker and the fleet answer."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery_safeguards.delivery.visibility import Visibility, effective_visibility
+from celery_safeguards.diagnose.board import Board, open_channel
+from celery_safeguards.diagnose.examining import examine, examine_broker
+from celery_safeguards.diagnose.fleet import WorkerReport, disagreements
+from celery_safeguards.diagnose.surroundings import by_settings
+from celery_safeguards.diagnose.tasks import unbounded_transactions
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.findings import Finding
+from celery_safeguards.wiring import Wiring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was found, and what it was measured against."""
+
+    visibility: Visibility
+    fleet: tuple[WorkerReport, ...]
+    findings: tuple[Finding, ...]
+
+
+def ask(app: Any) -> Answer:
+    """
+    Look at an app with its tasks loaded, and ask its broker and databases.
+
+    What did not answer is among the findings, as unknown.
+
+    Raises:
+        ConfigurationError: a worker could not run.
+
+    """
+    around = by_settings(app)
+    asked: list[Finding] = []
+    fleet: list[WorkerReport] = []
+    try:
+        with open_channel(app.connection_for_read()) as channel:
+            around = replace(around, visibility=effective_visibility(channel))
+            asked += examine_broker(channel)
+        if around.visibility.broker == "redis":
+            fleet = _board(app).read()
+            asked += disagreements(fleet)
+    except StoreUnavailable as error:
+        asked += [Finding(each, str(error)) for each in ("SG141", "SG148", "SG166")]
+    findings = [*examine(app, around), *unbounded_transactions(app), *asked]
+    return Answer(visibility=around.visibility, fleet=tuple(fleet), findings=tuple(dict.fromkeys(findings)))
+
+
+def _board(app: Any) -> Board:
+    wiring = Wiring.of(app)
+    return Board(app.connection_for_read(), wiring.settings.lease_seconds, wiring.clock)

@@ -1,0 +1,128 @@
+"""
+Where the workers of one broker namespace say what they work with: a hash in the broker's own database.
+
+There and not in the store, since what they must agree on is shared by that database and its `global_keyprefix`. Each
+exchange opens a connection of its own with a time limit, like the worker's in everything else, so that it goes to the
+same server by TLS, Sentinel or a socket; nothing is kept open that a child could inherit.
+
+    t0 read: the server's time, the others' reports
+    t1 write: one's own, with the offset of this host's clock; it counts for one lease
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from celery_safeguards._compat import broker_client
+from celery_safeguards._redis import Script
+from celery_safeguards.clock import Clock, to_seconds
+from celery_safeguards.diagnose.fleet import WorkerReport
+from celery_safeguards.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+KEY = "sg:fleet:v1"
+"""The hash's name, behind the broker's `global_keyprefix`."""
+ANSWER_SECONDS = 2.0
+_SCRIPT = Script.of("diagnose/fleet.lua")
+
+
+class Board:
+    """
+    The workers' reports on one broker.
+
+    Args:
+        connection: the worker's or the app's; it is copied, and neither opened nor used.
+        keep_seconds: how long a report counts that is not written again.
+        clock: of this host.
+
+    Every method raises `StoreUnavailable` when the broker does not answer. Safe when: used by several threads.
+
+    """
+
+    def __init__(self, connection: Any, keep_seconds: float, clock: Clock) -> None:
+        self._connection = connection
+        self._keep_ms = round(keep_seconds * 1000)
+        self._clock = clock
+
+    def read(self) -> list[WorkerReport]:
+        """Return the reports that count, by name."""
+        with open_channel(self._connection) as channel:
+            return self._exchange(channel, "", "")[1]
+
+    def measured(self, report: WorkerReport) -> tuple[WorkerReport, list[WorkerReport]]:
+        """Return a report with the offset of this host's clock, and those of the other workers; writes nothing."""
+        with open_channel(self._connection) as channel:
+            return self._measured(channel, report)
+
+    def write(self, report: WorkerReport) -> list[WorkerReport]:
+        """Measure the clock, write a report and return all that count, this one included."""
+        with open_channel(self._connection) as channel:
+            measured, _others = self._measured(channel, report)
+            return self._exchange(channel, report.worker, json.dumps(measured.plain()))[1]
+
+    def take_off(self, worker: str) -> None:
+        """Take a worker's report off: it ends."""
+        with open_channel(self._connection) as channel:
+            self._exchange(channel, worker, "")
+
+    def _measured(self, channel: Any, report: WorkerReport) -> tuple[WorkerReport, list[WorkerReport]]:
+        # The first round trip opens the connection and makes the script known: its time says nothing of the way.
+        self._exchange(channel, "", "")
+        sent = self._clock.wall_seconds()
+        server_seconds, reports = self._exchange(channel, "", "")
+        received = self._clock.wall_seconds()
+        measured = replace(
+            report,
+            clock_offset_seconds=round((sent + received) / 2 - server_seconds, 6),
+            clock_error_seconds=round(abs(received - sent) / 2, 6),
+        )
+        return measured, [each for each in reports if each.worker != report.worker]
+
+    def _exchange(self, channel: Any, worker: str, report: str) -> tuple[float, list[WorkerReport]]:
+        with broker_client(channel) as (client, prefix):
+            words = (_SCRIPT.source, 1, f"{prefix}{KEY}", worker, report, self._keep_ms)
+            answer = client.execute_command("EVAL", *words)
+        now, *found = [each.decode() if isinstance(each, bytes) else each for each in answer]
+        return to_seconds(int(now)), sorted(_reports(found), key=lambda each: each.worker)
+
+
+def _reports(found: list[str]) -> Iterator[WorkerReport]:
+    for worker, report in zip(found[::2], found[1::2], strict=True):
+        try:
+            yield WorkerReport.from_plain(worker, json.loads(report))
+        except (ValueError, TypeError, AttributeError):
+            logger.warning("the report of worker %r cannot be read", worker)
+
+
+@contextmanager
+def open_channel(connection: Any) -> Iterator[Any]:
+    """
+    Open a channel like a connection's, whose every round trip ends in time, and close it behind the block.
+
+    Raises:
+        StoreUnavailable: the broker did not answer.
+
+    """
+    copied = connection.clone()
+    if copied.transport.driver_type == "redis":
+        limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS, "socket_keepalive": True}
+        copied.transport_options = {**copied.transport_options, **limits}
+    try:
+        with copied:
+            # Kombu would try again for as long as it is let.
+            copied.ensure_connection(max_retries=1, interval_start=0, timeout=ANSWER_SECONDS)
+            yield copied.channel()
+    except _away_errors(copied) as error:
+        raise StoreUnavailable(f"broker at {copied.as_uri()}: {error}") from error
+
+
+def _away_errors(connection: Any) -> tuple[type[Exception], ...]:
+    # Kombu counts a KeyError among those of Redis (kombu 5.7), as it would one of ours.
+    given = {*connection.connection_errors, *connection.channel_errors} - {KeyError}
+    return (*given, KombuError, RedisError, OSError)

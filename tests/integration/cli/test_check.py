@@ -1,0 +1,143 @@
+"""
+`check` as people and deployments use it.
+"""
+
+import json
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from celery_safeguards import RetryPolicy, Safeguards, SafeTask
+from celery_safeguards.cli import safeguards
+from celery_safeguards.clock import SystemClock
+from celery_safeguards.diagnose.board import Board
+from celery_safeguards.diagnose.fleet import WorkerReport
+from tests.support import servers
+from tests.support.sockets import free_port
+
+SOUND = {"socket_timeout": 30, "socket_keepalive": True, "visibility_timeout": 600}
+
+
+@pytest.fixture
+def check():
+    """Run `check` on an app as `check(broker_url, *words, **settings)`."""
+
+    def run(broker, *words, tasks=(), **settings):
+        with Celery("checked", broker=broker, set_as_current=False) as app:
+            app.conf.update({"safeguards_store_url": "memory://", **settings})
+            for name, options in tasks:
+                app.task(body_of(name), name=name, shared=False, base=SafeTask, **options)
+            context = CLIContext(app=app, no_color=True, workdir=None)
+            return CliRunner().invoke(safeguards, ["check", *words], obj=context)
+
+    return run
+
+
+def body_of(_name):
+    def body():
+        return None
+
+    return body
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A server that keeps what it is given."""
+    with servers.redis_server(appendonly=True, tmp_path=tmp_path) as server:
+        yield server
+
+
+BOUNDED = ("shop.sync", {"safeguards": Safeguards(repeatable=True, retry=None), "time_limit": 60})
+LATE = ("shop.late", {"safeguards": Safeguards(repeatable=True, retry=RetryPolicy(base_seconds=900, cap_seconds=900))})
+
+
+@pytest.mark.redis
+def test_sound_set_up_ends_with_0_and_shows_what_it_was_measured_against(broker, check):
+    """A deployment goes on, and a person sees by which figures."""
+    done = check(broker.url, tasks=[BOUNDED], broker_transport_options=SOUND)
+
+    assert 0 == done.exit_code, done.output
+    assert (
+        "redis: effective visibility timeout 600 s; a message of a dead worker comes back after 600 s to" in done.stdout
+    )
+    assert "warning" not in done.stdout
+
+
+@pytest.mark.redis
+def test_warning_ends_with_1_and_comes_first(broker, check):
+    """A deployment stops, and the reason is at the top."""
+    done = check(broker.url, tasks=[BOUNDED, LATE], broker_transport_options=SOUND)
+    lines = done.stdout.splitlines()
+
+    assert 1 == done.exit_code
+    assert lines[1].startswith("warning SG110 redelivered while it waits: shop.late")
+    assert all(line.startswith("info") for line in lines[2:])
+    assert "1 warning" in done.stderr
+
+
+@pytest.mark.redis
+def test_check_for_programs_is_one_document(broker, check):
+    """Whoever counts findings reads ids and severities, not sentences."""
+    done = check(broker.url, "--json", tasks=[LATE], broker_transport_options=SOUND)
+    document = json.loads(done.stdout)
+
+    assert {"visibility", "fleet", "findings"} == set(document)
+    assert {"broker": "redis", "timeout_seconds": 600.0, "is_renewed": False, "is_effective": True} == {
+        name: document["visibility"][name] for name in ("broker", "timeout_seconds", "is_renewed", "is_effective")
+    }
+    first = document["findings"][0]
+    assert ("SG110", "warning", "redelivered while it waits") == (first["id"], first["severity"], first["title"])
+    assert 1 == done.exit_code
+
+
+@pytest.mark.redis
+def test_fleet_that_does_not_agree_is_an_error(broker, check):
+    """One short timeout puts back what all others have taken (celery/kombu#337)."""
+    with Celery("fleet", broker=broker.url, set_as_current=False) as app:
+        board = Board(app.connection_for_read(), 30, SystemClock())
+        board.write(WorkerReport(worker="slow@h", timeout_seconds=60.0))
+        board.write(WorkerReport(worker="quick@h", timeout_seconds=3.0))
+    done = check(broker.url, broker_transport_options=SOUND)
+
+    assert 1 == done.exit_code
+    assert "worker quick@h: visibility timeout 3 s" in done.stdout
+    assert "error   SG160 visibility timeouts differ: 3 s (quick@h), 60 s (slow@h)" in done.stdout
+
+
+def test_broker_that_is_away_ends_with_3(check):
+    """What could not be asked is not fine, and not a fault of the set-up either."""
+    done = check(f"redis://:secret@127.0.0.1:{free_port()}/0", tasks=[BOUNDED], broker_transport_options=SOUND)
+
+    assert 3 == done.exit_code, done.output
+    assert "unknown SG148 the broker could not be asked: broker at redis://:**@127.0.0.1" in done.stdout
+    assert "visibility timeout by the settings 600 s" in done.stdout
+    assert "secret" not in done.output
+
+
+def test_setting_that_cannot_hold_is_a_usage_error(check):
+    """It is the same error that keeps the worker from starting."""
+    done = check("memory://", safeguards_lease_second=5)
+
+    assert 2 == done.exit_code
+    assert "did you mean 'safeguards_lease_seconds'" in done.stderr
+
+
+def test_finding_is_explained_and_nothing_is_asked(check):
+    """Whoever reads a log at night has its id and no broker."""
+    shown = check(f"redis://127.0.0.1:{free_port()}/0", "--explain", "sg104")
+    plain = check("memory://", "--explain", "SG104", "--json")
+
+    assert 0 == shown.exit_code == plain.exit_code
+    assert shown.stdout.startswith("SG104 redelivered while it runs (warning)\n")
+    assert {"SG104", "warning", "redelivered while it runs"} < set(json.loads(plain.stdout).values())
+
+
+@pytest.mark.parametrize(("given", "said"), [("SG1044", "did you mean SG1"), ("\x1b[2J", "no finding \\x1b[2J")])
+def test_id_that_nobody_knows_ends_with_1(check, given, said):
+    """A typing slip must not read as an empty page."""
+    done = check("memory://", "--explain", given)
+
+    assert (1, "") == (done.exit_code, done.stdout)
+    assert said in done.stderr

@@ -1,0 +1,132 @@
+"""
+What a live Redis broker says of itself, and what an open channel has for a visibility timeout.
+"""
+
+import pytest
+from redis.exceptions import RedisError
+
+from celery_safeguards.delivery.visibility import effective_visibility
+from celery_safeguards.diagnose.asking import ask
+from celery_safeguards.diagnose.board import open_channel
+from celery_safeguards.diagnose.examining import examine_broker
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.findings import Severity
+from tests.integration.diagnose.conftest import SOUND_OPTIONS
+from tests.support import servers
+from tests.support.sockets import free_port
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server whose settings may be changed; it keeps a log, as one should."""
+    with servers.redis_server(appendonly=True, tmp_path=tmp_path) as server:
+        yield server
+
+
+def asked(make_app, server):
+    with open_channel(make_app(server.url).connection_for_read()) as channel:
+        return {each.id: each for each in examine_broker(channel)}
+
+
+def configure(server, **settings):
+    with server.client() as client:
+        for name, value in settings.items():
+            client.config_set(name.replace("_", "-"), value)
+
+
+def test_broker_that_keeps_everything_has_nothing_to_be_said(make_app, server):
+    """A check that always complains is silenced."""
+    assert {} == asked(make_app, server)
+
+
+@pytest.mark.parametrize("limit", ["0", "100mb"])
+def test_broker_that_evicts_is_told(make_app, server, limit):
+    """At `maxmemory` queues and bindings vanish, and publishes with them (getsentry/self-hosted#3888, kombu#113)."""
+    configure(server, maxmemory=limit, maxmemory_policy="allkeys-lru")
+
+    assert "maxmemory-policy is allkeys-lru" in asked(make_app, server)["SG144"].text
+
+
+@pytest.mark.parametrize(("save", "expected"), [("", "SG145"), ("900 1", "SG146")])
+def test_broker_without_a_log_is_told(make_app, server, save, expected):
+    """A restart forgets every message, or the last minutes of them."""
+    configure(server, appendonly="no", save=save)
+
+    assert [expected] == list(asked(make_app, server))
+
+
+def test_broker_that_refuses_config_is_not_known_to_be_fine(make_app, server):
+    """Managed servers do; an administrator who may not ask is told that nobody has."""
+    configure(server, appendonly="no")
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-config")
+    url = server.url.replace("redis://", "redis://shop:secret@")
+    with open_channel(make_app(url).connection_for_read()) as channel:
+        (finding,) = examine_broker(channel)
+
+    assert ("SG145", Severity.UNKNOWN, False) == (finding.id, finding.severity, finding.is_refused)
+
+
+def test_broker_that_refuses_info_is_not_known_to_be_fine(make_app, server):
+    """The same of all that it would say."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-info")
+    url = server.url.replace("redis://", "redis://shop:secret@")
+    with open_channel(make_app(url).connection_for_read()) as channel:
+        (finding,) = examine_broker(channel)
+
+    assert ("SG148", Severity.UNKNOWN) == (finding.id, finding.severity)
+
+
+# --- the effective timeout
+
+
+def test_effective_timeout_is_that_of_the_open_channel(make_app, server):
+    """An option in the wrong place leaves it at an hour, and looks set (celery/celery#9339)."""
+    app = make_app(server.url, result_backend_transport_options={"visibility_timeout": 60})
+    answer = ask(app)
+
+    assert (3600.0, True) == (answer.visibility.timeout_seconds, answer.visibility.is_live)
+    assert "SG140" in {each.id for each in answer.findings}
+    assert "redis: effective visibility timeout 3600 s" in str(answer.visibility)
+
+
+def test_effective_timeout_is_the_brokers_option(make_app, server):
+    """The one place that counts."""
+    with open_channel(
+        make_app(server.url, broker_transport_options={"visibility_timeout": 61}).connection_for_read()
+    ) as channel:
+        assert 61.0 == effective_visibility(channel).timeout_seconds
+
+
+def test_broker_that_is_away_leaves_all_that_it_knows_unknown(make_app):
+    """Nothing found would read as nothing wrong."""
+    answer = ask(make_app(f"redis://127.0.0.1:{free_port()}/0"))
+    unknown = {each.id for each in answer.findings if each.severity is Severity.UNKNOWN}
+
+    assert {"SG141", "SG148", "SG166"} == unknown
+    assert not answer.visibility.is_live
+
+
+def test_frozen_broker_ends_the_question_in_time(make_app, server):
+    """A check in a deployment would hang for as long as the broker does."""
+    app = make_app(server.url)
+    server.freeze()
+    try:
+        with pytest.raises(StoreUnavailable, match="broker at redis://"), open_channel(app.connection_for_read()):
+            pytest.fail("a frozen server answered")
+    finally:
+        server.thaw()
+
+
+def test_errors_of_the_block_stay_what_they_are(make_app, server):
+    """Kombu counts a KeyError among those of a connection, as it would one of ours."""
+    app = make_app(server.url)
+
+    with pytest.raises(KeyError), open_channel(app.connection_for_read()):
+        raise KeyError("ours")
+    with pytest.raises(StoreUnavailable), open_channel(app.connection_for_read()):
+        raise RedisError("the server's")
+    assert SOUND_OPTIONS.items() <= app.conf.broker_transport_options.items()
