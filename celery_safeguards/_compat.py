@@ -218,9 +218,10 @@ def driver_type_of(channel: Any) -> str:
     Return which broker an open channel speaks to, as kombu's transports name it: `"redis"`, `"amqp"`, `"memory"`.
 
     A virtual channel's connection is its transport, another's is the library's; both lead back to kombu's own
-    connection (kombu 5.5 to 5.7, `transport/virtual/base.py`, `transport/pyamqp.py`).
+    connection (kombu 5.5 to 5.7, `transport/virtual/base.py`, `transport/pyamqp.py`). Empty where it does not.
     """
-    return str(channel.connection.client.transport.driver_type)
+    client = getattr(channel.connection, "client", None)
+    return "" if client is None else str(client.transport.driver_type)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 What a worker says of its broker at its start, and when it refuses to begin.
 """
 
+import importlib.util
+
 import pytest
 
 from celery_safeguards.diagnose.board import KEY
@@ -70,3 +72,15 @@ def test_worker_says_once_that_the_fleet_is_not_known_and_comes_back(start, fres
 
     assert worker.log().count("SG166") == 1
     assert worker.is_running()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="needs gevent")
+def test_worker_of_greenlets_is_told_what_its_pool_does_not_do_and_is_on_the_board(start, fresh_redis, namespace):
+    """No worker of this pool looks for messages of dead ones; the fleet must know it nevertheless."""
+    worker, board = start("gevent").wait_ready(), f"{namespace}.{KEY}"
+    with fresh_redis.client() as client:
+        wait_until(lambda: client.hkeys(board) == [worker.name], PATIENCE_SECONDS, "the worker is on the board")
+        assert "SG142 nobody redelivers" in worker.log()
+        assert 0 == worker.stop(PATIENCE_SECONDS)
+
+        assert not client.exists(board)

@@ -2,11 +2,15 @@
 Settings of Celery that undo a promise: each is found with its fix, and the sound set-up is left alone.
 """
 
+from dataclasses import replace
+
 import pytest
 from kombu import Exchange, Queue
 
 from celery_safeguards import Idempotent, Safeguards
+from celery_safeguards.delivery.visibility import Visibility
 from celery_safeguards.diagnose.examining import examine
+from celery_safeguards.diagnose.surroundings import by_settings
 from tests.integration.diagnose.conftest import body, found_in, guard, ids
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -148,3 +152,23 @@ def test_delays_that_rabbitmq_keeps_are_no_part_of_the_sum(make_app):
 
     assert "SG150" not in found_in(native)
     assert "a delay of up to 60 s + its limit of 50 s = 110 s" in found_in(held)["SG150"]
+
+
+@pytest.mark.parametrize(("timeout", "expected"), [(43_200, ["SG141"]), (43_201, ["SG154", "SG141"])])
+def test_sqs_has_a_longest_timeout_and_one_of_each_queue(make_app, timeout, expected):
+    """It refuses more than twelve hours, and kombu's option is for queues that it makes itself."""
+    app = make_app("memory://")
+    visibility = Visibility(broker="sqs", timeout_seconds=float(timeout))
+    around = replace(by_settings(app), visibility=visibility)
+
+    assert expected == [each.id for each in examine(app, around)]
+
+
+def test_renewal_on_sqs_ends_after_twelve_hours(make_app):
+    """Renewed as it may be, a receipt of SQS is over then, and the message comes again."""
+    app = make_app("memory://", worker_prefetch_multiplier=1)
+    guard(app, "shop.long", time_limit=50_000)
+    visibility = Visibility(broker="sqs", timeout_seconds=1800.0, is_renewed=True)
+    found = found_in(app, replace(by_settings(app), visibility=visibility))
+
+    assert "its limit of 50000 s = 50000 s, above the visibility timeout of 43200 s" in found["SG104"]
