@@ -136,7 +136,10 @@ def _dead_letter_queues(app: Any, around: Surroundings) -> Iterator[Finding]:
             "them: nothing arrives there. Dead letters of guarded tasks are in the safeguards' store (safeguards "
             "dead list)",
         )
-    targets = {str((each.queue_arguments or {}).get("x-dead-letter-routing-key", "")) for each in arguing.values()}
+    # Without a key of its own a dead letter keeps that of its message, and goes nowhere that could be told here.
+    targets = {str((each.queue_arguments or {}).get("x-dead-letter-routing-key", "")) for each in arguing.values()} - {
+        ""
+    }
     consumed = sorted(
         name
         for name, each in dict(app.amqp.queues.consume_from).items()

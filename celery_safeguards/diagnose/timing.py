@@ -109,16 +109,18 @@ def _kept_too_short(app: Any, around: Surroundings) -> Iterator[Finding]:
         policy = task.policy
         if policy.declared is not Declared.IDEMPOTENT:
             continue
-        attempts = policy.retry.most_attempts if policy.retry else 1
-        delays, bodies = all_delays_seconds(policy.retry), attempts * (_limit(task) or 0.0)
-        needed = delays + bodies + timeout
-        if policy.idempotent.retention_seconds < needed:
+        attempts, limit = policy.retry.most_attempts if policy.retry else 1, _limit(task) or 0.0
+        delays, total = all_delays_seconds(policy.retry), policy.retry.total_seconds if policy.retry else None
+        work, how = delays + attempts * limit, f"delays of up to {delays:g} s + {attempts} bodies of {limit:g} s"
+        # The last body begins before the total time is over.
+        if total is not None and total + limit < work:
+            work, how = total + limit, f"total_seconds={total:g} + a last body of {limit:g} s"
+        if policy.idempotent.retention_seconds < work + timeout:
             yield Finding(
                 "SG106",
                 f"{name}: retention_seconds={policy.idempotent.retention_seconds:g}, and its message may come back "
-                f"after all delays of up to {delays:g} s + {attempts} bodies of {_limit(task) or 0:g} s + a "
-                f"redelivery after {timeout:g} s = {needed:g} s, and later if it is published with an ETA; it would "
-                "run again",
+                f"after {how} + a redelivery after {timeout:g} s = {work + timeout:g} s, and later if it is "
+                "published with an ETA; it would run again",
             )
 
 

@@ -22,7 +22,7 @@ STRICT = "FLEET_STRICT"
 
 
 def work(number):
-    gate("work", number=number)
+    gate(f"work_{number}", number=number)
     return number
 
 

@@ -64,9 +64,9 @@ class Fleet:
         """Start a worker and return once its body runs, with a message that it has taken some time ago."""
         env = {**self._where, fleet_app.VISIBILITY: str(HOLDERS_TIMEOUT_SECONDS)}
         holder = self._start(APP, env, concurrency=2, extra_args=["--prefetch-multiplier=1"]).wait_ready()
-        self._announcements.hold("work", number=1)
+        self._announcements.hold("work_1")
         self._producer.send_task("fleet.work", (1,), task_id="work-1")
-        self._announcements.wait_for(is_said("work", number=1), PATIENCE_SECONDS)
+        self._announcements.wait_for(is_said("work_1"), PATIENCE_SECONDS)
         with self.server.client() as client:
             index, then = f"{self.namespace}.unacked_index", time.time() - AGE_SECONDS
             client.zadd(index, dict.fromkeys(client.zrange(index, 0, -1), then), xx=True)
@@ -79,13 +79,13 @@ class Fleet:
 
     def starts(self):
         """Return how often the holder's body was started."""
-        return len(self._announcements.heard(is_said("work", number=1)))
+        return len(self._announcements.heard(is_said("work_1")))
 
     def wait_for_second_start(self):
-        self._announcements.wait_for(is_said("work", number=1), PATIENCE_SECONDS, count=2)
+        self._announcements.wait_for(is_said("work_1"), PATIENCE_SECONDS, count=2)
 
     def let_go(self):
-        self._announcements.open("work")
+        self._announcements.open("work_1")
 
     def is_unacknowledged(self):
         with self.server.client() as client:

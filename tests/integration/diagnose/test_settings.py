@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from celery_safeguards import Idempotent, Safeguards
 from celery_safeguards.delivery.visibility import Visibility
@@ -16,7 +17,7 @@ from tests.integration.diagnose.conftest import body, found_in, guard, ids
 QUORUM = {"x-queue-type": "quorum"}
 
 
-@pytest.mark.parametrize("broker", ["redis://127.0.0.1:1/0", "memory://", "sentinel://127.0.0.1:1"])
+@pytest.mark.parametrize("broker", ["redis://127.0.0.1:1/0", "memory://", "sentinel://127.0.0.1:1", "none-such://"])
 def test_sound_set_up_has_nothing_to_be_said(make_app, broker):
     """A check that always complains is silenced, and so is the next one."""
     app = make_app(broker)
@@ -98,9 +99,12 @@ def test_queue_of_dead_letters_that_workers_consume(make_app):
     work, dead = Queue("work", queue_arguments=arguments), Queue("dead", routing_key="dead")
     both = make_app("amqp://", task_queues=[work, dead], task_default_queue="work")
     one = make_app("amqp://", task_queues=[work], task_default_queue="work")
+    elsewhere = Queue("work", queue_arguments={"x-dead-letter-exchange": "dead"})
+    all_hear = make_app("amqp://", task_queues=[elsewhere, Broadcast("all")], task_default_queue="work")
 
     assert "dead takes the dead letters of another queue" in found_in(both)["SG156"]
     assert "SG156" not in found_in(one)
+    assert "SG156" not in found_in(all_hear)
 
 
 # --- what comes back without end

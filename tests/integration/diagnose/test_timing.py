@@ -125,7 +125,20 @@ def test_record_that_is_forgotten_before_the_last_redelivery_is_found(make_app, 
 
     assert is_told == ("SG106" in found)
     if is_told:
-        assert "up to 600 s + 3 bodies of 100 s + a redelivery after 3700 s = 4600 s" in found["SG106"]
+        assert "delays of up to 600 s + 3 bodies of 100 s + a redelivery after 3700 s = 4600 s" in found["SG106"]
+
+
+def test_total_time_bounds_how_long_a_record_is_needed(make_app):
+    """A policy that would retry for ever has an end, and needs no year of records."""
+    key = Idempotent("op:{number}", on_unknown="rerun", retention_seconds=5_000)
+    app = make_app()
+    for name, total in (("shop.short", 1_000), ("shop.long", 2_000)):
+        retry = RetryPolicy(attempts=10**6, base_seconds=300, cap_seconds=300, total_seconds=total)
+        guard(app, name, Safeguards(idempotent=key, retry=retry), time_limit=100)
+    (told,) = [each.text for each in examine(app) if each.id == "SG106"]
+
+    assert "shop.long" in told
+    assert "total_seconds=2000 + a last body of 100 s + a redelivery after 3700 s = 5800 s" in told
 
 
 @pytest.mark.parametrize(
