@@ -239,3 +239,16 @@ def broker_client(channel: Any) -> Iterator[tuple[Any, str]]:
 def worker_shape(consumer: Any) -> tuple[Any, int, int]:
     """Return a worker's pool, its size and its prefetch multiplier (celery 5.7, `worker/consumer/consumer.py`)."""
     return consumer.pool, int(getattr(consumer.controller, "concurrency", 0) or 1), int(consumer.prefetch_multiplier)
+
+
+def sqs_timeout_seconds(channel: Any, queue: str) -> float:
+    """
+    Return the visibility timeout that a queue of SQS has; blocks, and raises what kombu and boto do.
+
+    Kombu gives its own option to queues that it makes, and asks none for what it has (kombu 5.5 `transport/SQS.py`, 5.7
+    `transport/SQS/__init__.py`: `Channel.sqs` and `Channel._resolve_queue_url`).
+    """
+    client = channel.sqs(queue=channel.canonical_queue_name(queue))
+    url = channel._resolve_queue_url(queue)  # noqa: SLF001
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    return float(answer["Attributes"]["VisibilityTimeout"])

@@ -62,6 +62,7 @@ KINDS = {
     "SG146": Kind(_I, "the broker may forget the last minutes"),
     "SG147": Kind(_E, "acknowledged before it runs"),
     "SG148": Kind(_U, "the broker could not be asked"),
+    "SG149": Kind(_W, "a queue keeps another visibility timeout"),
     # RabbitMQ, SQS, and settings of Celery
     "SG150": Kind(_W, "longer than RabbitMQ waits"),
     "SG151": Kind(_W, "delays are held by the workers"),

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from celery_safeguards.delivery.visibility import Visibility, effective_visibility
+from celery_safeguards.delivery.visibility import Visibility
 from celery_safeguards.diagnose.board import Board, open_channel
-from celery_safeguards.diagnose.examining import examine, examine_broker
+from celery_safeguards.diagnose.examining import ask_broker, examine
 from celery_safeguards.diagnose.fleet import WorkerReport, disagreements
 from celery_safeguards.diagnose.surroundings import by_settings
 from celery_safeguards.diagnose.tasks import unbounded_transactions
@@ -38,8 +38,8 @@ def ask(app: Any) -> Answer:
     fleet: list[WorkerReport] = []
     try:
         with open_channel(app.connection_for_read()) as channel:
-            around = replace(around, visibility=effective_visibility(channel))
-            asked += examine_broker(channel)
+            visibility, asked = ask_broker(app, channel)
+        around = replace(around, visibility=visibility)
         if around.visibility.broker == "redis":
             fleet = _board(app).read()
             asked += disagreements(fleet)

@@ -8,10 +8,11 @@ All findings of an app, by what has to be asked for them.
 
 from typing import Any
 
-from celery_safeguards.delivery.visibility import effective_visibility
+from celery_safeguards.delivery.visibility import Visibility, effective_visibility
 from celery_safeguards.diagnose.broker import broker_findings
 from celery_safeguards.diagnose.looks import further_findings
 from celery_safeguards.diagnose.settings import setting_findings
+from celery_safeguards.diagnose.sqs import sqs_visibility
 from celery_safeguards.diagnose.surroundings import Surroundings, by_settings
 from celery_safeguards.diagnose.tasks import atomic_stores, declaration_findings, short_locks
 from celery_safeguards.diagnose.timing import timing_findings
@@ -41,6 +42,9 @@ def examine(app: Any, around: Surroundings | None = None) -> list[Finding]:
     ]
 
 
-def examine_broker(channel: Any) -> list[Finding]:
-    """Return what is found by asking the broker through an open channel; blocks for its answers."""
-    return broker_findings(channel) if effective_visibility(channel).broker == "redis" else []
+def ask_broker(app: Any, channel: Any) -> tuple[Visibility, list[Finding]]:
+    """Return what an open channel does with unacknowledged messages, and what its broker says; blocks for answers."""
+    visibility = effective_visibility(channel)
+    if visibility.broker == "sqs":
+        return sqs_visibility(channel, visibility, sorted(dict(app.amqp.queues.consume_from)))
+    return visibility, broker_findings(channel) if visibility.broker == "redis" else []

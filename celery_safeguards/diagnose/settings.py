@@ -119,11 +119,6 @@ def _sqs(around: Surroundings) -> Iterator[Finding]:
             f"visibility_timeout={timeout:g}: SQS refuses more than {SQS_LONGEST_SECONDS:g} s (12 h), renewals "
             "included",
         )
-    yield Finding(
-        "SG141",
-        f"a queue that exists keeps the VisibilityTimeout it was made with, and was not asked for it; kombu makes new "
-        f"ones with {timeout:g} s. Compare VisibilityTimeout of each queue",
-    )
 
 
 def _dead_letter_queues(app: Any, around: Surroundings) -> Iterator[Finding]:

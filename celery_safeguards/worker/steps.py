@@ -12,8 +12,8 @@ from celery import bootsteps
 
 from celery_safeguards._compat import close_to_the_end, run_what_waits
 from celery_safeguards.conf import MEMORY_URL
-from celery_safeguards.delivery.visibility import effective_visibility
-from celery_safeguards.diagnose.examining import examine, examine_broker
+from celery_safeguards.delivery.visibility import Visibility, effective_visibility
+from celery_safeguards.diagnose.examining import ask_broker, examine
 from celery_safeguards.diagnose.surroundings import of_worker
 from celery_safeguards.diagnose.tasks import unbounded_transactions
 from celery_safeguards.errors import ConfigurationError
@@ -45,7 +45,7 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._told: set[Finding] = set()
         self._fleet = FleetWatch(Wiring.of(parent.app).settings.renew_every_seconds)
-        self._has_started = False
+        self._asked: Visibility | None = None
         self._effective = ""
         self._tell(parent.app, [*examine(parent.app, of_worker(parent)), *unbounded_transactions(parent.app)])
         if Wiring.of(parent.app).settings.strict:
@@ -53,15 +53,17 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, parent: Any) -> None:
         """Look at the open channel; the broker itself is asked at the first start only, before anything is consumed."""
-        channel = parent.connection.default_channel
+        channel, found = parent.connection.default_channel, list[Finding]()
         visibility = effective_visibility(channel)
+        if self._asked is None:
+            visibility, found = ask_broker(parent.app, channel)
+            self._asked = visibility
+        elif visibility.broker == "sqs":
+            visibility = self._asked
         if str(visibility) != self._effective:
             self._effective = str(visibility)
             logger.info("%s", visibility)
-        found = examine(parent.app, of_worker(parent, visibility))
-        is_first = not self._has_started
-        self._has_started = True
-        self._tell(parent.app, [*found, *(examine_broker(channel) if is_first else ())])
+        self._tell(parent.app, [*examine(parent.app, of_worker(parent, visibility)), *found])
         if visibility.broker == "redis":
             self._fleet.join(parent, visibility)
 

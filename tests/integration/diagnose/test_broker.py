@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from celery_safeguards.delivery.visibility import effective_visibility
 from celery_safeguards.diagnose.asking import ask
 from celery_safeguards.diagnose.board import open_channel
-from celery_safeguards.diagnose.examining import examine_broker
+from celery_safeguards.diagnose.broker import broker_findings
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.findings import Severity
 from tests.integration.diagnose.conftest import SOUND_OPTIONS
@@ -27,7 +27,7 @@ def server(tmp_path):
 
 def asked(make_app, server):
     with open_channel(make_app(server.url).connection_for_read()) as channel:
-        return {each.id: each for each in examine_broker(channel)}
+        return {each.id: each for each in broker_findings(channel)}
 
 
 def configure(server, **settings):
@@ -64,7 +64,7 @@ def test_broker_that_refuses_config_is_not_known_to_be_fine(make_app, server):
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-config")
     url = server.url.replace("redis://", "redis://shop:secret@")
     with open_channel(make_app(url).connection_for_read()) as channel:
-        (finding,) = examine_broker(channel)
+        (finding,) = broker_findings(channel)
 
     assert ("SG145", Severity.UNKNOWN, False) == (finding.id, finding.severity, finding.is_refused)
 
@@ -75,7 +75,7 @@ def test_broker_that_refuses_info_is_not_known_to_be_fine(make_app, server):
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-info")
     url = server.url.replace("redis://", "redis://shop:secret@")
     with open_channel(make_app(url).connection_for_read()) as channel:
-        (finding,) = examine_broker(channel)
+        (finding,) = broker_findings(channel)
 
     assert ("SG148", Severity.UNKNOWN) == (finding.id, finding.severity)
 
