@@ -48,8 +48,9 @@ class Settings:
     lease_seconds: float = 30.0
     """How long a claim holds without renewal. The worker's main process renews it every third of this."""
 
-    consumer_timeout_seconds: float = 1_800.0
-    """How long RabbitMQ leaves a message unacknowledged: its `consumer_timeout`, which no client can ask for."""
+    consumer_timeout_seconds: float | None = None
+    """How long RabbitMQ leaves a message unacknowledged: its `consumer_timeout`, which no client can ask for. Unset,
+    its own default of 1,800 s is taken, and said not to be known."""
 
     settle_retry_seconds: float = 0.2
     """First pause between two tries to write an outcome; tries end with the lease."""
@@ -125,6 +126,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
             if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
                 isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
             ):

@@ -53,43 +53,44 @@ class Board:
     def read(self) -> list[WorkerReport]:
         """Return the reports that count, by name."""
         with open_channel(self._connection) as channel:
-            return self._exchange(channel, "", "")[1]
+            return self._exchange(channel, "", "")
 
     def measured(self, report: WorkerReport) -> tuple[WorkerReport, list[WorkerReport]]:
         """Return a report with the offset of this host's clock, and those of the other workers; writes nothing."""
         with open_channel(self._connection) as channel:
-            return self._measured(channel, report)
+            others = [each for each in self._exchange(channel, "", "") if each.worker != report.worker]
+            return self._measure(channel, report), others
 
     def write(self, report: WorkerReport) -> list[WorkerReport]:
         """Measure the clock, write a report and return all that count, this one included."""
         with open_channel(self._connection) as channel:
-            measured, _others = self._measured(channel, report)
-            return self._exchange(channel, report.worker, json.dumps(measured.plain()))[1]
+            measured = self._measure(channel, report)
+            return self._exchange(channel, report.worker, json.dumps(measured.plain()))
 
     def take_off(self, worker: str) -> None:
         """Take a worker's report off: it ends."""
         with open_channel(self._connection) as channel:
             self._exchange(channel, worker, "")
 
-    def _measured(self, channel: Any, report: WorkerReport) -> tuple[WorkerReport, list[WorkerReport]]:
-        # The first round trip opens the connection and makes the script known: its time says nothing of the way.
-        self._exchange(channel, "", "")
-        sent = self._clock.wall_seconds()
-        server_seconds, reports = self._exchange(channel, "", "")
-        received = self._clock.wall_seconds()
-        measured = replace(
+    def _measure(self, channel: Any, report: WorkerReport) -> WorkerReport:
+        with broker_client(channel) as (client, _prefix):
+            # The first round trip opens a connection: its time says nothing of the way.
+            client.time()
+            sent = self._clock.wall_seconds()
+            seconds, microseconds = client.time()
+            received = self._clock.wall_seconds()
+        return replace(
             report,
-            clock_offset_seconds=round((sent + received) / 2 - server_seconds, 6),
+            clock_offset_seconds=round((sent + received) / 2 - seconds - to_seconds(microseconds), 6),
             clock_error_seconds=round(abs(received - sent) / 2, 6),
         )
-        return measured, [each for each in reports if each.worker != report.worker]
 
-    def _exchange(self, channel: Any, worker: str, report: str) -> tuple[float, list[WorkerReport]]:
+    def _exchange(self, channel: Any, worker: str, report: str) -> list[WorkerReport]:
         with broker_client(channel) as (client, prefix):
             words = (_SCRIPT.source, 1, f"{prefix}{KEY}", worker, report, self._keep_ms)
             answer = client.execute_command("EVAL", *words)
-        now, *found = [each.decode() if isinstance(each, bytes) else each for each in answer]
-        return to_seconds(int(now)), sorted(_reports(found), key=lambda each: each.worker)
+        found = [each.decode() if isinstance(each, bytes) else each for each in answer]
+        return sorted(_reports(found), key=lambda each: each.worker)
 
 
 def _reports(found: list[str]) -> Iterator[WorkerReport]:

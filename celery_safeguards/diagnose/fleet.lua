@@ -3,7 +3,7 @@
 -- KEYS[1] hash: worker -> "<microseconds of this server> <report as JSON>"
 -- ARGV: worker ('' only reads), its report ('' takes it off), how long a report counts in milliseconds
 --
--- Returns the server's time in microseconds, then worker and report of each that counts.
+-- Returns worker and report of each that counts.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -17,7 +17,7 @@ elseif writes then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 
-local answer = { string.format('%.0f', now) }
+local answer = {}
 local found = redis.call('HGETALL', KEYS[1])
 for i = 1, #found, 2 do
   local at, report = string.match(found[i + 1], '^(%d+) (.*)$')

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from celery_safeguards.conf import Settings
 from celery_safeguards.delivery.visibility import configured_visibility
 from celery_safeguards.diagnose.surroundings import SQS_LONGEST_SECONDS, Surroundings, quorum_queues
 from celery_safeguards.diagnose.tasks import guarded, named, unguarded
@@ -86,6 +87,12 @@ def _redis(app: Any, around: Surroundings) -> Iterator[Finding]:
 
 
 def _rabbitmq(app: Any, around: Surroundings) -> Iterator[Finding]:
+    if Settings.of(app).consumer_timeout_seconds is None:
+        yield Finding(
+            "SG141",
+            f"no client can ask RabbitMQ for its consumer_timeout; it is taken to be its default of "
+            f"{around.consumer_timeout_seconds:g} s. Set safeguards_consumer_timeout_seconds to what the server has",
+        )
     quorum = quorum_queues(app)
     if quorum and not around.are_delays_native:
         direct = [name for name, each in dict(app.amqp.queues).items() if each.exchange.type == "direct"]
@@ -105,8 +112,8 @@ def _rabbitmq(app: Any, around: Surroundings) -> Iterator[Finding]:
     if app.conf.get("broker_channel_error_retry") is False:
         yield Finding(
             "SG153",
-            f"broker_channel_error_retry is off: when consumer_timeout ({around.consumer_timeout_seconds:g} s by "
-            "safeguards_consumer_timeout_seconds) is over for one message, RabbitMQ closes the channel and the worker "
+            f"broker_channel_error_retry is off: when consumer_timeout ({around.consumer_timeout_seconds:g} s) is "
+            "over for one message, RabbitMQ closes the channel and the worker "
             "ends (celery/celery#6760); set it to True",
         )
 

@@ -10,6 +10,8 @@ from celery_safeguards.delivery.visibility import Visibility, configured_visibil
 
 SQS_LONGEST_SECONDS = 43_200.0
 """What SQS allows for one receipt, renewals included."""
+CONSUMER_TIMEOUT_SECONDS = 1_800.0
+"""What RabbitMQ has unless it is told otherwise (3.10 to 4.1)."""
 _SHORT_NAMES = {"threads": "thread", "processes": "prefork"}
 
 
@@ -76,7 +78,7 @@ def _surroundings(
         pool=pool,
         concurrency=concurrency,
         prefetch_multiplier=1 if is_off else prefetch_multiplier,
-        consumer_timeout_seconds=Settings.of(app).consumer_timeout_seconds,
+        consumer_timeout_seconds=Settings.of(app).consumer_timeout_seconds or CONSUMER_TIMEOUT_SECONDS,
         are_delays_native=visibility.broker == "amqp" and _are_delays_native(app),
     )
 

@@ -12,6 +12,7 @@ from celery_safeguards import Idempotent, Safeguards
 from celery_safeguards.delivery.visibility import Visibility
 from celery_safeguards.diagnose.examining import examine
 from celery_safeguards.diagnose.surroundings import by_settings
+from celery_safeguards.findings import Severity
 from tests.integration.diagnose.conftest import body, found_in, guard, ids
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -131,6 +132,15 @@ def test_worker_that_ends_by_an_error_of_its_channel_is_told(make_app):
     """After `consumer_timeout` a worker dies, as channel errors are not retried by default (celery/celery#6760)."""
     assert "broker_channel_error_retry is off" in found_in(make_app("amqp://"))["SG153"]
     assert "SG153" not in found_in(make_app("amqp://", broker_channel_error_retry=True))
+
+
+def test_timeout_that_rabbitmq_tells_nobody_is_not_known_until_somebody_says_it(make_app):
+    """Half an hour is the default, and many servers have another; nothing here could notice."""
+    told = [each for each in examine(make_app("amqp://")) if each.id == "SG141"]
+
+    assert [(Severity.UNKNOWN, False)] == [(each.severity, each.is_refused) for each in told]
+    assert "taken to be its default of 1800 s" in told[0].text
+    assert "SG141" not in found_in(make_app("amqp://", safeguards_consumer_timeout_seconds=3_600))
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("direct", True), ("topic", False)])
