@@ -90,7 +90,7 @@ def configured_visibility(app: Any) -> Visibility:
         return Visibility(broker="", timeout_seconds=None)
     channel, options = getattr(transport, "Channel", None), connection.transport_options
     default = _timeout_seconds(channel)
-    timeout = default if default is None else float(options.get("visibility_timeout") or default)
+    timeout = default if default is None else _seconds(options.get("visibility_timeout")) or default
     broker = str(transport.driver_type)
     return Visibility(
         broker=broker.lower(),
@@ -157,5 +157,13 @@ def _sweep_seconds(channel: Any, options: Any) -> float:
 
 def _timeout_seconds(channel: Any) -> float | None:
     """Return what a channel, or its class before there is one, has for a timeout."""
-    known = [getattr(channel, name, None) for name in _NAMES]
-    return next((float(each) for each in known if isinstance(each, int | float)), None)
+    known = (_seconds(getattr(channel, name, None)) for name in _NAMES)
+    return next((each for each in known if each is not None), None)
+
+
+def _seconds(value: object) -> float | None:
+    # Text comes from the environment. Kombu cannot compute with it, which is a finding of its own.
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except ValueError:
+        return None

@@ -28,18 +28,23 @@ def setting_findings(app: Any, around: Surroundings) -> Iterator[Finding]:
 
 def _timeout_in_vain(app: Any) -> Iterator[Finding]:
     """Celery reads `visibility_timeout` for the broker from one place alone (celery/celery#9339, #7651)."""
-    conf = app.conf
-    given = (conf.result_backend_transport_options or {}).get("visibility_timeout")
     visibility = configured_visibility(app)
-    if given is None or visibility.timeout_seconds is None:
+    if visibility.timeout_seconds is None:
         return
-    if app.connection_for_read().transport_options.get("visibility_timeout"):
-        return
-    yield Finding(
-        "SG140",
-        f"result_backend_transport_options has visibility_timeout={given:g}, which no message heeds: effective is "
-        f"{visibility.timeout_seconds:g} s; set it in broker_transport_options, in all workers",
-    )
+    option = app.connection_for_read().transport_options.get("visibility_timeout")
+    if option is not None and not isinstance(option, int | float):
+        yield Finding(
+            "SG140",
+            f"visibility_timeout={option!r} in broker_transport_options is no number, and kombu cannot put a message "
+            "back by it; give seconds as a number",
+        )
+    in_vain = (app.conf.result_backend_transport_options or {}).get("visibility_timeout")
+    if in_vain is not None and not option:
+        yield Finding(
+            "SG140",
+            f"result_backend_transport_options has visibility_timeout={in_vain}, which no message heeds: effective is "
+            f"{visibility.timeout_seconds:g} s; set it in broker_transport_options, in all workers",
+        )
 
 
 def _redis(app: Any, around: Surroundings) -> Iterator[Finding]:

@@ -108,3 +108,13 @@ def test_celery_takes_delays_off_the_workers_as_soon_as_one_queue_is_a_quorum_qu
 
         assert (True, "work") == detect_quorum_queues(app, "amqp")
         assert ["work"] == list(quorum_queues(app))
+
+
+@pytest.mark.redis
+def test_kombu_cannot_compute_with_a_timeout_that_is_text(make_connection):
+    """It is told as a finding, since the error tells nobody where it comes from."""
+    with make_connection(visibility_timeout="310") as connection:
+        channel = connection.default_channel
+
+        with pytest.raises(TypeError):
+            channel.qos.restore_visible()

@@ -36,6 +36,8 @@ def test_hold_without_a_limit_says_that_there_is_more():
     [
         ("redis://localhost/0", {}, "redis", 3600),
         ("rediss://localhost/0", {"visibility_timeout": 43_200}, "redis", 43_200),
+        ("redis://localhost/0", {"visibility_timeout": "310"}, "redis", 310),
+        ("redis://localhost/0", {"visibility_timeout": "long"}, "redis", 3600),
         ("redis://localhost/0", {"global_keyprefix": "x"}, "redis", 3600),
         ("sentinel://localhost/0", {"visibility_timeout": 60}, "redis", 60),
         ("memory://", {}, "memory", None),

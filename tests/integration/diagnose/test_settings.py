@@ -36,6 +36,14 @@ def test_timeout_under_the_result_back_ends_options_is_in_vain(make_app):
     assert "SG140" not in found_in(app)
 
 
+@pytest.mark.parametrize("text", ["310", "five minutes"])
+def test_timeout_that_is_text_is_told(make_app, text):
+    """It comes from the environment, and the sweep ends in a TypeError, or never runs."""
+    app = make_app(broker_transport_options={"visibility_timeout": text})
+
+    assert f"visibility_timeout={text!r} in broker_transport_options is no number" in found_in(app)["SG140"]
+
+
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
