@@ -124,14 +124,8 @@ class Settings:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
-                continue
-            if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
-                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
-            ):
-                raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
+        self._check_numbers()
+        self._check_choices()
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
         if self.store_url is not None and not isinstance(self.store_url, str):
@@ -145,16 +139,28 @@ class Settings:
                 f"{PREFIX}store_timeout_seconds={self.store_timeout_seconds} must not exceed a third of "
                 f"{PREFIX}lease_seconds={self.lease_seconds}: a renewal that waits longer than that comes too late"
             )
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                given = ", ".join(repr(each) for each in choices)
-                raise ConfigurationError(f"{PREFIX}{name}={value!r}: give one of {given}{nearest(value, choices)}")
         if self.deferral_base_seconds > self.deferral_cap_seconds:
             raise ConfigurationError(
                 f"{PREFIX}deferral_base_seconds={self.deferral_base_seconds} is above "
                 f"{PREFIX}deferral_cap_seconds={self.deferral_cap_seconds}"
             )
+
+    def _check_numbers(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
+            ):
+                raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
+
+    def _check_choices(self) -> None:
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                given = ", ".join(repr(each) for each in choices)
+                raise ConfigurationError(f"{PREFIX}{name}={value!r}: give one of {given}{nearest(value, choices)}")
 
     @property
     def renew_every_seconds(self) -> float:

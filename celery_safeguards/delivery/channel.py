@@ -30,6 +30,8 @@ class HardenedChannel(TakingChannel):
     socket_connect_timeout = 5.0
     socket_keepalive = True
 
+    sweep_every_seconds = 1.0
+
     is_swept = False
     """Whether the worker sweeps by itself: then kombu's timer has nothing to do."""
 

@@ -138,9 +138,15 @@ def _own_client(channel: Any, timeout_seconds: float) -> Any:
     return channel.Client(connection_pool=pool)
 
 
+def can_be_renewed(channel: Any) -> bool:
+    """Whether the broker of a channel, or of its class, has a lease that can be renewed."""
+    kind = channel if isinstance(channel, type) else type(channel)
+    return issubclass(kind, stock.Channel) and bool(channel.ack_emulation)
+
+
 def lease_of(channel: Any) -> MessageLease | None:
     """Return how a channel's messages are renewed; None where its broker has no lease that can be."""
-    return RedisLease(channel) if isinstance(channel, stock.Channel) and channel.ack_emulation else None
+    return RedisLease(channel) if can_be_renewed(channel) else None
 
 
 def is_lost(message: Any) -> bool:

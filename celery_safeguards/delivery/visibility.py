@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards._compat import driver_type_of
+from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.lease import can_be_renewed
 
 _SWEEP_INTERVAL_SECONDS = 10.0
 _SWEEP_THROTTLE = 10.0
@@ -39,6 +41,9 @@ class Visibility:
     is_renewed: bool = False
     """Whether a worker renews the messages that it holds: then nothing of them lapses while it lives."""
 
+    is_hardened: bool = False
+    """Whether a connection that is cut redelivers only what no body runs of, and every pool sweeps."""
+
     is_live: bool = False
     """Whether it was read from an open channel, and not from settings."""
 
@@ -58,9 +63,15 @@ class Visibility:
         )
 
 
+def is_hardened(channel: Any) -> bool:
+    """Return whether a channel, or its class, is the hardened transport's."""
+    kind = channel if isinstance(channel, type) else type(channel)
+    return issubclass(kind, HardenedChannel)
+
+
 def renews(channel: Any) -> bool:
     """Return whether workers renew what they hold on such a channel; takes a channel or its class."""
-    return bool(getattr(channel, "sg_renews", False))
+    return can_be_renewed(channel)
 
 
 def effective_visibility(channel: Any) -> Visibility:
@@ -72,6 +83,7 @@ def effective_visibility(channel: Any) -> Visibility:
         timeout_seconds=timeout,
         sweep_seconds=_sweep_seconds(channel, {}) if timeout is not None and broker == "redis" else 0.0,
         is_renewed=renews(channel),
+        is_hardened=is_hardened(channel),
         is_live=True,
     )
 
@@ -97,6 +109,7 @@ def configured_visibility(app: Any) -> Visibility:
         timeout_seconds=timeout,
         sweep_seconds=_sweep_seconds(channel, options) if timeout is not None and broker == "redis" else 0.0,
         is_renewed=renews(channel),
+        is_hardened=is_hardened(channel),
     )
 
 
@@ -147,6 +160,8 @@ def rounds_before(prefetch_multiplier: int) -> int | None:
 
 
 def _sweep_seconds(channel: Any, options: Any) -> float:
+    if is_hardened(channel):
+        return HardenedChannel.sweep_every_seconds
     interval, throttle = _SWEEP_INTERVAL_SECONDS, _SWEEP_THROTTLE
     # Before kombu 5.7 the options are not read.
     if hasattr(channel, "unacked_restore_interval"):

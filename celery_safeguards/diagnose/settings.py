@@ -68,7 +68,7 @@ def _redis(app: Any, around: Surroundings) -> Iterator[Finding]:
             "ack_emulation=False in broker_transport_options: Redis forgets a message as soon as it is taken, and "
             "what a worker holds when it dies is lost, acks_late or not; leave it out",
         )
-    if around.pool in _GREEN and not around.visibility.is_renewed:
+    if around.pool in _GREEN and not around.visibility.is_hardened:
         yield Finding(
             "SG142",
             f"workers with the pool {around.pool!r} never look for messages of dead workers (kombu 5.7): unless a "
@@ -76,12 +76,12 @@ def _redis(app: Any, around: Surroundings) -> Iterator[Finding]:
         )
     late = [name for name, task in [*guarded(app), *unguarded(app)] if task.acks_late and not _is_keyed(task)]
     cancels = bool(app.conf.worker_cancel_long_running_tasks_on_connection_loss)
-    if late and not cancels and not around.visibility.is_renewed:
+    if late and not cancels and not around.visibility.is_hardened:
         yield Finding(
             "SG159",
             f"{named(late)}: when the connection is cut, a second run begins beside the first at once; keyed work is "
-            "put off instead. worker_cancel_long_running_tasks_on_connection_loss=True ends the first run, wherever "
-            "it is",
+            "put off instead, and a message may be lost while it is taken. safeguards_transport='hardened' does "
+            "neither; worker_cancel_long_running_tasks_on_connection_loss=True ends the first run, wherever it is",
         )
     if cancels:
         yield Finding(

@@ -23,11 +23,11 @@ import redis
 from kombu.exceptions import OperationalError
 
 from celery_safeguards.clock import Clock
+from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.lease import MessageLease
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
 
 logger = logging.getLogger(__name__)
-_SWEEP_EVERY_SECONDS = 1.0
 _STANDSTILL_SECONDS = 30.0
 _AWAY = (redis.RedisError, OperationalError, OSError)
 
@@ -173,7 +173,8 @@ class Renewing:
 
     def _pause_seconds(self) -> float:
         lease = self._lease
-        return min(_SWEEP_EVERY_SECONDS, lease.timeout_seconds / 6) if lease is not None else _SWEEP_EVERY_SECONDS
+        every = HardenedChannel.sweep_every_seconds
+        return min(every, lease.timeout_seconds / 6) if lease is not None else every
 
 
 def _wait_seconds(message: Any) -> float:

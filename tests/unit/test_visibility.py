@@ -4,9 +4,18 @@ How long a message may be unacknowledged, and what a broker allows: arithmetic a
 
 import pytest
 from celery import Celery
+from kombu.transport.memory import Channel as MemoryChannel
 from kombu.transport.redis import Channel as RedisChannel
 
-from celery_safeguards.delivery.visibility import Hold, Visibility, configured_visibility, renews, rounds_before
+from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.visibility import (
+    Hold,
+    Visibility,
+    configured_visibility,
+    is_hardened,
+    renews,
+    rounds_before,
+)
 
 IS_57 = hasattr(RedisChannel, "unacked_restore_interval")
 
@@ -79,7 +88,15 @@ def test_a_broker_without_a_timeout_says_so():
     assert str(Visibility(broker="amqp", timeout_seconds=None)) == "amqp: no visibility timeout"
 
 
-def test_a_channel_that_renews_is_known_by_its_mark():
-    """What is renewed does not lapse, and stock channels have no such mark."""
-    assert not renews(RedisChannel)
-    assert renews(type("Renewing", (RedisChannel,), {"sg_renews": True}))
+@pytest.mark.parametrize(
+    ("channel", "is_renewed", "hardened"),
+    [(RedisChannel, True, False), (HardenedChannel, True, True), (MemoryChannel, False, False)],
+)
+def test_what_a_channel_can_is_known_of_its_class(channel, is_renewed, hardened):
+    """What is renewed does not lapse; only the hardened transport keeps through a cut what runs."""
+    assert (is_renewed, hardened) == (renews(channel), is_hardened(channel))
+
+
+def test_redis_that_forgets_at_once_renews_nothing():
+    """Without `unacked` there is nothing to renew."""
+    assert not renews(type("Forgetful", (RedisChannel,), {"ack_emulation": False}))

@@ -50,7 +50,8 @@ def broker(tmp_path):
 
 
 BOUNDED = ("shop.sync", {"safeguards": Safeguards(repeatable=True, retry=None), "time_limit": 60})
-LATE = ("shop.late", {"safeguards": Safeguards(repeatable=True, retry=RetryPolicy(base_seconds=900, cap_seconds=900))})
+ODD = RetryPolicy(base_seconds=900, cap_seconds=900, total_seconds=600)
+LATE = ("shop.late", {"safeguards": Safeguards(repeatable=True, retry=ODD)})
 
 
 @pytest.mark.redis
@@ -72,7 +73,7 @@ def test_warning_ends_with_1_and_comes_first(broker, check):
     lines = done.stdout.splitlines()
 
     assert 1 == done.exit_code
-    assert lines[1].startswith("warning SG110 redelivered while it waits: shop.late")
+    assert lines[1].startswith("warning SG111 perhaps no retry: shop.late")
     assert all(line.startswith("info") for line in lines[2:])
     assert "1 warning" in done.stderr
 
@@ -84,11 +85,11 @@ def test_check_for_programs_is_one_document(broker, check):
     document = json.loads(done.stdout)
 
     assert {"visibility", "fleet", "findings"} == set(document)
-    assert {"broker": "redis", "timeout_seconds": 600.0, "is_renewed": False, "is_effective": True} == {
+    assert {"broker": "redis", "timeout_seconds": 600.0, "is_renewed": True, "is_effective": True} == {
         name: document["visibility"][name] for name in ("broker", "timeout_seconds", "is_renewed", "is_effective")
     }
     first = document["findings"][0]
-    assert ("SG110", "warning", "redelivered while it waits") == (first["id"], first["severity"], first["title"])
+    assert ("SG111", "warning", "perhaps no retry") == (first["id"], first["severity"], first["title"])
     assert 1 == done.exit_code
 
 

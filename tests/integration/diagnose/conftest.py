@@ -3,12 +3,14 @@ An app whose set-up is sound but for what a test changes, and what is found in i
 """
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from celery import Celery
 
 from celery_safeguards import Safeguards, SafeTask
 from celery_safeguards.diagnose.examining import examine
+from celery_safeguards.diagnose.surroundings import by_settings
 
 SOUND_OPTIONS = {"socket_timeout": 30, "socket_keepalive": True}
 
@@ -37,6 +39,12 @@ def guard(app, name, safeguards=None, **options):
     """Register a guarded task that does nothing."""
     safeguards = Safeguards(repeatable=True, retry=None) if safeguards is None else safeguards
     return app.task(body, name=name, shared=False, base=SafeTask, safeguards=safeguards, **options)
+
+
+def unrenewed(app):
+    """Return what an app works with on a broker whose messages cannot be renewed: there each second counts."""
+    around = by_settings(app)
+    return replace(around, visibility=replace(around.visibility, is_renewed=False))
 
 
 def ids(findings, *, but=("SG105", "SG159")):

@@ -9,8 +9,7 @@ from celery.app.defaults import NAMESPACES
 
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards
 from celery_safeguards.diagnose.examining import examine
-from celery_safeguards.diagnose.surroundings import by_settings
-from tests.integration.diagnose.conftest import body, found_in, guard, ids
+from tests.integration.diagnose.conftest import body, found_in, guard, ids, unrenewed
 
 CAPPED = Safeguards(repeatable=True, retry=RetryPolicy(attempts=9, base_seconds=300, cap_seconds=300))
 KEYED = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"), retry=None)
@@ -24,7 +23,7 @@ def test_backoff_near_the_timeout_is_found_if_neighbours_eat_the_margin(make_app
     """
     app = make_app(broker_transport_options={"visibility_timeout": 310}, worker_prefetch_multiplier=multiplier)
     guard(app, "shop.notify", CAPPED, time_limit=5)
-    findings = examine(app)
+    findings = examine(app, unrenewed(app))
 
     assert expected == ids(findings, but=("SG113", "SG159"))
     if expected:
@@ -39,7 +38,9 @@ def test_the_longest_body_of_all_is_before_it(make_app):
     app.task(body, name="shop.report", shared=False, time_limit=110)
     guard(app, "shop.quick", time_limit=5)
 
-    assert "3 bodies before it x 110 s (shop.report) + its limit of 5 s = 335 s" in found_in(app)["SG104"]
+    assert (
+        "3 bodies before it x 110 s (shop.report) + its limit of 5 s = 335 s" in found_in(app, unrenewed(app))["SG104"]
+    )
 
 
 def test_prefetch_that_is_off_lets_nothing_wait(make_app):
@@ -48,7 +49,7 @@ def test_prefetch_that_is_off_lets_nothing_wait(make_app):
     app.conf.worker_disable_prefetch = True
     guard(app, "shop.slow", time_limit=300)
 
-    assert "SG104" not in found_in(app)
+    assert "SG104" not in found_in(app, unrenewed(app))
 
 
 def test_prefetch_without_limit_is_found(make_app):
@@ -56,7 +57,7 @@ def test_prefetch_without_limit_is_found(make_app):
     app = make_app(worker_prefetch_multiplier=0)
     guard(app, "shop.quick", time_limit=5)
 
-    assert "worker_prefetch_multiplier=0" in found_in(app)["SG108"]
+    assert "worker_prefetch_multiplier=0" in found_in(app, unrenewed(app))["SG108"]
 
 
 def test_deferral_counts_as_a_delay(make_app):
@@ -64,7 +65,7 @@ def test_deferral_counts_as_a_delay(make_app):
     app = make_app(broker_transport_options={"visibility_timeout": 50}, worker_prefetch_multiplier=1)
     guard(app, "shop.pay", KEYED, time_limit=5)
 
-    assert "a delay of up to 60 s + its limit of 5 s = 65 s" in found_in(app)["SG104"]
+    assert "a delay of up to 60 s + its limit of 5 s = 65 s" in found_in(app, unrenewed(app))["SG104"]
 
 
 def test_delay_that_alone_is_too_long_is_told_once(make_app):
@@ -72,7 +73,7 @@ def test_delay_that_alone_is_too_long_is_told_once(make_app):
     app = make_app(broker_transport_options={"visibility_timeout": 200}, worker_prefetch_multiplier=1)
     guard(app, "shop.notify", CAPPED, time_limit=5)
 
-    assert ["SG110"] == ids(examine(app), but=("SG113", "SG159"))
+    assert ["SG110"] == ids(examine(app, unrenewed(app)), but=("SG113", "SG159"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_task_that_nothing_bounds_is_told_and_does_not_refuse(make_app, options,
     """Its sum is not known, which must not read as short; every new project has such tasks."""
     app = make_app()
     guard(app, "shop.sync", **options)
-    told = [each for each in examine(app) if each.id == "SG105"]
+    told = [each for each in examine(app, unrenewed(app)) if each.id == "SG105"]
 
     assert is_told == bool(told)
     assert [] == [each for each in told if each.is_refused]
@@ -98,7 +99,7 @@ def test_early_acknowledgement_has_no_timeout(make_app):
     app = make_app(broker_transport_options={"visibility_timeout": 10})
     guard(app, "shop.ping", Safeguards(at_most_once=True), time_limit=600)
 
-    assert [] == ids(examine(app))
+    assert [] == ids(examine(app, unrenewed(app)))
 
 
 def test_renewal_ends_the_comparison(make_app):
@@ -106,8 +107,8 @@ def test_renewal_ends_the_comparison(make_app):
     app = make_app(broker_transport_options={"visibility_timeout": 310}, worker_prefetch_multiplier=10)
     guard(app, "shop.notify", CAPPED, time_limit=500)
     guard(app, "shop.sync")
-    around = by_settings(app)
-    renewed = replace(around, visibility=replace(around.visibility, is_renewed=True))
+    around = unrenewed(app)
+    renewed = replace(around, visibility=replace(around.visibility, is_renewed=True, is_hardened=True))
 
     assert {"SG104", "SG105"} <= {each.id for each in examine(app, around)}
     # Celery before 5.6 has no limit of delayed messages to ask for.
@@ -121,7 +122,7 @@ def test_record_that_is_forgotten_before_the_last_redelivery_is_found(make_app, 
     retry = RetryPolicy(attempts=3, base_seconds=300, cap_seconds=300)
     app = make_app()
     guard(app, "shop.pay", Safeguards(idempotent=key, retry=retry), time_limit=100)
-    found = found_in(app)
+    found = found_in(app, unrenewed(app))
 
     assert is_told == ("SG106" in found)
     if is_told:
@@ -135,7 +136,7 @@ def test_total_time_bounds_how_long_a_record_is_needed(make_app):
     for name, total in (("shop.short", 1_000), ("shop.long", 2_000)):
         retry = RetryPolicy(attempts=10**6, base_seconds=300, cap_seconds=300, total_seconds=total)
         guard(app, name, Safeguards(idempotent=key, retry=retry), time_limit=100)
-    (told,) = [each.text for each in examine(app) if each.id == "SG106"]
+    (told,) = [each.text for each in examine(app, unrenewed(app)) if each.id == "SG106"]
 
     assert "shop.long" in told
     assert "total_seconds=2000 + a last body of 100 s + a redelivery after 3700 s = 5800 s" in told
@@ -155,7 +156,7 @@ def test_limits_that_a_pool_ignores_are_told(make_app, pool, options):
     """A body hangs for ever, under a limit that somebody has set (celery/celery#1958, #5786, #3747)."""
     app = make_app("memory://", worker_pool=pool)
     guard(app, "shop.sync", time_limit=60, soft_time_limit=50)
-    told = [each.text for each in examine(app) if each.id == "SG107"]
+    told = [each.text for each in examine(app, unrenewed(app)) if each.id == "SG107"]
 
     assert [f"{option} does nothing in the pool" in text for option, text in zip(options, told, strict=True)] == [
         True for _ in options
@@ -166,12 +167,12 @@ def test_many_long_delays_are_told_where_nothing_bounds_them(make_app):
     """Each fills the worker's memory, and raises its prefetch count."""
     app = make_app()
     guard(app, "shop.notify", CAPPED, time_limit=5)
-    without = found_in(app)
+    without = found_in(app, unrenewed(app))
     has_limit = "eta_task_limit" in NAMESPACES["worker"]
     app.conf.worker_eta_task_limit = 100
 
     assert has_limit == ("SG113" in without)
-    assert "SG113" not in found_in(app)
+    assert "SG113" not in found_in(app, unrenewed(app))
 
 
 # --- RabbitMQ
@@ -181,7 +182,7 @@ def test_consumer_timeout_is_compared_with_the_sum(make_app):
     """RabbitMQ closes the channel, and all that the worker holds comes again (celery/celery#6760)."""
     app = make_app("amqp://", broker_channel_error_retry=True, worker_prefetch_multiplier=2)
     guard(app, "shop.report", CAPPED, time_limit=900)
-    text = found_in(app)["SG150"]
+    text = found_in(app, unrenewed(app))["SG150"]
 
     assert "1 body before it x 900 s (shop.report) + a delay of up to 300 s + its limit of 900 s = 2100 s" in text
     assert "consumer_timeout of RabbitMQ of 1800 s" in text
@@ -196,4 +197,4 @@ def test_servers_own_timeout_is_given_by_a_setting(make_app, changes, is_told):
     app = make_app("amqp://", broker_channel_error_retry=True, worker_prefetch_multiplier=2, **changes)
     guard(app, "shop.report", CAPPED, time_limit=900)
 
-    assert is_told == ("SG150" in found_in(app))
+    assert is_told == ("SG150" in found_in(app, unrenewed(app)))
