@@ -31,6 +31,7 @@ class WorkerReport:
     timeout_seconds: float | None = None
     """Its effective visibility timeout."""
     is_renewed: bool = False
+    is_hardened: bool = False
     clock_offset_seconds: float = 0.0
     """How far its host's clock is ahead of the broker's."""
     clock_error_seconds: float = 0.0
@@ -64,7 +65,7 @@ def disagreements(reports: Sequence[WorkerReport]) -> list[Finding]:
     return [
         *_timeouts(reports),
         *_clocks(reports),
-        *_renewal(reports),
+        *_transports(reports),
         *_namespaces(reports),
         *_differing(
             "SG164", reports, "stored_format", "the older put off what they cannot read; finish the deployment"
@@ -100,13 +101,13 @@ def _clocks(reports: Sequence[WorkerReport]) -> Iterator[Finding]:
             )
 
 
-def _renewal(reports: Sequence[WorkerReport]) -> Iterator[Finding]:
-    workers = _by((each, each.is_renewed) for each in reports)
+def _transports(reports: Sequence[WorkerReport]) -> Iterator[Finding]:
+    workers = _by((each, each.is_hardened) for each in reports)
     if len(workers) > 1:
         yield Finding(
             "SG162",
-            f"{named(workers[True])} renew what they hold, and {named(workers[False])} do not and take messages by "
-            "another transport: what those put back, or acknowledge late, the others lose; use one transport for all",
+            f"{named(workers[True])} take messages by the hardened transport, and {named(workers[False])} do not: what "
+            "those put back, or acknowledge late, the others lose; give all of them one safeguards_transport",
         )
 
 

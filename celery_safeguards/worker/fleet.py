@@ -35,6 +35,7 @@ def report_of(consumer: Any, channel_class: type, visibility: Visibility) -> Wor
         transport=f"{channel_class.__module__}.{channel_class.__qualname__}",
         timeout_seconds=visibility.timeout_seconds,
         is_renewed=visibility.is_renewed,
+        is_hardened=visibility.is_hardened,
         stored_format=FORMAT,
         celery=str(celery.__version__),
         kombu=str(kombu.__version__),

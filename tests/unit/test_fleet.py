@@ -39,7 +39,7 @@ def test_workers_that_agree_have_no_finding():
         ({"clock_offset_seconds": 5.9}, []),
         # A slow round trip proves nothing.
         ({"clock_offset_seconds": 7.0, "clock_error_seconds": 1.5}, []),
-        ({"is_renewed": True}, ["SG162"]),
+        ({"is_hardened": True}, ["SG162"]),
         ({"namespace": "blog"}, ["SG163"]),
         ({"namespace": "blog", "queues": ("posts",)}, []),
         ({"stored_format": 2}, ["SG164"]),
