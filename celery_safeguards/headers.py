@@ -2,7 +2,7 @@
 The headers a guarded message carries, prefix `sg_`.
 
 They travel with every copy of a message (retry, deferral, replay). Other keys exist only inside a worker, between the
-main process and the pool's child: `OWNER`, `WIRE` and, on the hardened transport, the delivery's `TAG` and whether it
+main process and the pool's child: `OWNER`, `WIRE`, `ALIVE` and, on the hardened transport, the delivery's `TAG` and whether it
 `CALLS` who waits for its end. They never go out again.
 """
 
@@ -35,7 +35,9 @@ OWNER = "sg_owner"
 WIRE = "sg_wire"
 TAG = "sg_tag"
 CALLS = "sg_calls"
-_INSIDE_ONLY = frozenset({OWNER, WIRE, TAG, CALLS})
+ALIVE = "sg_alive"
+"""How many other deliveries of this id run in this worker: their starts are not lost."""
+_INSIDE_ONLY = frozenset({OWNER, WIRE, TAG, CALLS, ALIVE})
 
 FORMAT = 1
 

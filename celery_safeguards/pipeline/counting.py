@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from celery_safeguards import headers as h
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.wiring import Wiring
@@ -21,6 +22,16 @@ def is_redelivered(request: Any) -> bool:
     # Kombu marks both (5.7, `transport/redis.py`); the header stays with the copies of such a message.
     marks = (request.delivery_info or {}, request.headers or {})
     return any(each.get("redelivered") for each in marks)
+
+
+def most_starts(request: Any, max_lost_starts: int) -> int:
+    """
+    Return how many starts may be counted before this one is refused.
+
+    A connection that is cut gives back what still runs, and each of those bodies is counted until it ends. Those in
+    this worker are known to live; the lives of others are their workers' to know.
+    """
+    return max_lost_starts + int(getattr(request, h.ALIVE, 0))
 
 
 def end_counted_start(task: Any, request: Any) -> None:

@@ -19,7 +19,7 @@ from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.continuing import hand_on
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
-from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered
+from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered, most_starts
 from celery_safeguards.pipeline.deferring import is_overdue, put_off
 from celery_safeguards.pipeline.ensuring import check_body, check_postcondition
 from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
@@ -131,7 +131,7 @@ def _drop(task: Any, request: Any, reason: str, error: Exception) -> NoReturn:
 def _begin_counted_start(task: Any, request: Any) -> None:
     wiring, limit = Wiring.of(task.app), task.policy.max_lost_starts
     try:
-        count = wiring.starts.begin(request.id, limit)
+        count = wiring.starts.begin(request.id, most_starts(request, limit))
     except StoreUnavailable as error:
         put_off(
             task,

@@ -8,6 +8,7 @@ is not given up.
 """
 
 import logging
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +47,7 @@ def tell_the_store(
         _await_end(request)
     if steps.releases_lock and lock is not None:
         _release(request, lock)
-    if steps.counts_start and not _may_start_again(request, counted=_is_redelivered(request)):
+    if steps.counts_start and not _may_start_again(request, counted=_is_counted_by_children(request)):
         fate = steps.fate_at_limit or fate
     if steps.marks_lost and key is not None:
         held_a_claim = _mark_lost(request, error, key, lock)
@@ -72,22 +73,63 @@ def _release(request: Any, lock: LockAsk) -> None:
         logger.warning("%s[%s]: its lock could not be released, and lapses: %s", request.name, request.id, away)
 
 
-def _is_redelivered(request: Any) -> bool:
-    """Whether the child has counted this start itself, as far as it had come to that."""
-    return is_redelivered(SimpleNamespace(delivery_info=request.delivery_info, headers=request.request_dict["headers"]))
+def _is_counted_by_children(request: Any) -> bool:
+    seen = SimpleNamespace(delivery_info=request.delivery_info, headers=request.request_dict["headers"])
+    return is_redelivered(seen)
 
 
 def _may_start_again(request: Any, *, counted: bool = False) -> bool:
-    """Count a lost start by task id, unless that is done; False at the limit."""
-    starts, limit = Wiring.of(request.app).starts, request.task.policy.max_lost_starts
+    """
+    Count a lost start by task id, unless its child has; False at the limit.
+
+    Args:
+        request: a `SafeRequest`.
+        counted: by the child, if it came to that. One that died before has left the count as it was at the last loss
+            that this process has seen.
+
+    """
+    starts, alive = Wiring.of(request.app).starts, alive_beside(request)
+    limit = request.task.policy.max_lost_starts + alive
     try:
-        if counted:
-            return bool(starts.read(request.id) < limit)
-        count = starts.begin(request.id, limit)
+        count = starts.read(request.id) if counted else None
+        if count is None or count == _COUNTS.get(request.id):
+            # None: as many as there may be.
+            count = starts.begin(request.id, limit) or limit
     except StoreUnavailable as away:
         logger.warning("%s[%s]: a lost start could not be counted: %s", request.name, request.id, away)
         return True
-    return count is not None and count < limit
+    _COUNTS[request.id] = count
+    if len(_COUNTS) > _MOST_COUNTS:
+        _COUNTS.pop(next(iter(_COUNTS)), None)
+    return bool(count < limit)
+
+
+_COUNTS: dict[str, int] = {}
+"""By task id, the count that this process has seen after its last lost start; forgotten with any outcome."""
+_MOST_COUNTS = 10_000
+_HELD: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()
+"""By owner, the requests of this worker; Celery's own sets forget those of a lost connection."""
+
+
+def hold(request: Any) -> None:
+    """Note that this worker has a request, which a child will run."""
+    _HELD[request.sg_owner] = request
+
+
+def let_go(request: Any) -> None:
+    """Forget a request that runs no more."""
+    _HELD.pop(request.sg_owner, None)
+
+
+def forget_losses(request: Any) -> None:
+    """Forget what was seen of a message: it has an outcome."""
+    _COUNTS.pop(request.id, None)
+
+
+def alive_beside(request: Any) -> int:
+    """Return how many other deliveries of this message's id this worker has."""
+    others = [each() for each in _HELD.valuerefs()]
+    return sum(each is not None and each is not request and each.id == request.id for each in others)
 
 
 def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk | None) -> bool:
@@ -97,12 +139,13 @@ def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk
         return True
     failure = {"kind": kind_of(error).value, "error": str(error), "reason": "its process ended"}
     try:
-        return Wiring.of(request.app).admission.mark_lost(
+        held = Wiring.of(request.app).admission.mark_lost(
             key, request.sg_owner, failure, keep_right_to_send=bool(request.chord), lock=lock
         )
     except StoreUnavailable as away:
         logger.warning("%s[%s]: its claim could not be marked lost: %s", request.name, request.id, away)
         return True
+    return bool(held)
 
 
 def _is_buried(request: Any, error: BaseException, key: RecordKey | None) -> bool:

@@ -19,7 +19,8 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
-from billiard.exceptions import TimeLimitExceeded
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
@@ -36,7 +37,7 @@ from celery_safeguards.pipeline.locking import holder_of
 from celery_safeguards.worker.endings import STEPS, Circumstances, Ending, Fate, Steps, ending_of
 from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.keeper import keeper_of
-from celery_safeguards.worker.losses import tell_the_store
+from celery_safeguards.worker.losses import alive_beside, forget_losses, hold, let_go, tell_the_store
 from celery_safeguards.worker.renewing import renewing_of
 from celery_safeguards.worker.withdrawn import leave_letter, tell_withdrawn
 
@@ -63,6 +64,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         }
         if is_hardened(message.channel):
             self._request_dict[h.TAG] = message.delivery_tag
+        if self._delivery_info["redelivered"]:
+            self._request_dict[h.ALIVE] = alive_beside(self)
+        hold(self)
         self._sg_goes_on = False
         self._sg_is_ending = False
         """Its loss is told to the store; Celery may tell of it twice."""
@@ -111,6 +115,7 @@ class SafeRequest(Request):  # type: ignore[misc]
         """Acknowledge; the claim needs no renewal any more, unless its child goes on."""
         if not self._sg_goes_on:
             self._forget()
+        forget_losses(self)
         super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
@@ -142,6 +147,11 @@ class SafeRequest(Request):  # type: ignore[misc]
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Act on what a child raised, or on its death."""
         error = raised_in_child(exc_info)
+        if isinstance(error, MemoryError):
+            # Celery raises it again here, and the whole worker ends of it (celery 5.7, `worker/request.py`). A body's
+            # own is classified in the child; this one comes from a hook, and the message may do it again.
+            exc_info = _lost_child(error)
+            error = raised_in_child(exc_info)
         ending = ending_of(error, self._circumstances())
         if ending is Ending.REPORTED:
             return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
@@ -232,9 +242,18 @@ class SafeRequest(Request):  # type: ignore[misc]
         return super().on_success(*args, **options)
 
     def _forget(self) -> None:
+        let_go(self)
         keeper = keeper_of(self.app)
         if keeper is not None:
             keeper.forget(self.sg_owner)
+
+
+def _lost_child(error: BaseException) -> ExceptionInfo:
+    """Return the report of a child that is as good as lost."""
+    try:
+        raise WorkerLostError(f"{type(error).__name__}: {error}")  # noqa: TRY301 - the report is made of what is caught
+    except WorkerLostError:
+        return ExceptionInfo()
 
 
 def _is_atomic(task: Any) -> bool:
