@@ -3,7 +3,8 @@ The proof that a worker lives: its loop turns, its broker answers, and answers i
 
 A thread of the main process collects the signs every few seconds and writes them to the worker's file (`health`):
 
-    loop      a call that is put into the consumer's loop notes when it was made
+    loop      a call in the consumer's loop notes when it was made: by a timer of the hub, which also wakes a loop that
+              has nothing to do, or where there is none by a call that the loop makes between two waits
     broker    a channel is opened and closed on a connection of the thread's own: a round trip without a message, off
               the loop and bounded in time
     poll      the transport's poller notes each answer to a blocking pop; on Redis one comes every second, idle or not.
@@ -49,6 +50,7 @@ class Liveness:
         self._pool = type(consumer.pool).__module__.rpartition(".")[2]
         self._loop = self._broker = self._poll = self._now()
         self._tells_poll = False
+        self._timer: Any = None
         self._connection: Any = None
         self._is_written = True
         self._is_over = False
@@ -61,6 +63,10 @@ class Liveness:
         # Until it had time to answer.
         self._loop = self._poll = self._now()
         self._tells_poll = note_polls(consumer.connection, self._note_poll)
+        if self._timer is not None:
+            self._timer.cancel()
+        hub, seconds = consumer.hub, self._wiring.settings.health_interval_seconds
+        self._timer = hub.call_repeatedly(seconds, self._note_loop) if hub else None
         if self._thread is None or not self._thread.is_alive():
             self._files.forget_dead(self._wiring.settings.namespace)
             self._is_over = False
@@ -91,7 +97,8 @@ class Liveness:
     def _run(self) -> None:
         while not self._is_over:
             try:
-                self._consumer.call_soon(self._note_loop)
+                if self._timer is None:
+                    self._consumer.call_soon(self._note_loop)
                 self._write()
                 self._ask_broker()
             except Exception:

@@ -6,25 +6,34 @@ from types import SimpleNamespace
 
 import pytest
 from celery.worker.consumer import Consumer
+from celery.worker.loops import synloop
 from kombu import Connection
 from kombu.asynchronous import Hub
 from kombu.transport import redis
 
 from celery_safeguards._compat import note_polls, polls_for_messages
+from tests.support.waiting import wait_until
 
 
-def test_a_call_may_be_put_into_a_consumers_loop_from_any_thread():
-    """It tells that the loop turns (celery `worker/consumer/consumer.py`, `call_soon`; kombu `asynchronous/hub.py`)."""
-    hub = Hub()
+def test_a_hub_calls_a_timer_in_its_loop():
+    """It tells that the loop turns, and wakes one that waits (kombu `asynchronous/hub.py`)."""
+    hub, called = Hub(), []
     try:
-        assert hub._ready_lock
-        Consumer.call_soon(SimpleNamespace(hub=hub, _pending_operations=None), print)
-        assert 1 == len(hub._ready)
+        timer = hub.call_repeatedly(0.01, lambda: called.append(1))
+        wait_until(lambda: hub.fire_timers(min_delay=0.01) and called, 5, "the timer is due")
+        timer.cancel()
     finally:
         hub.close()
-    without = SimpleNamespace(hub=None, _pending_operations=[])
-    Consumer.call_soon(without, print)
-    assert 1 == len(without._pending_operations)
+
+
+def test_without_a_hub_a_call_may_be_put_into_a_consumers_loop_from_any_thread():
+    """It is made between two waits (celery `worker/consumer/consumer.py`, `call_soon`; `worker/loops.py`)."""
+    consumer = SimpleNamespace(hub=None, _pending_operations=[])
+
+    Consumer.call_soon(consumer, print)
+
+    assert 1 == len(consumer._pending_operations)
+    assert "perform_pending_operations()" in getsource(synloop)
 
 
 @pytest.mark.parametrize(("kind", "noted"), [("BRPOP", 1), ("LISTEN", 0)])
