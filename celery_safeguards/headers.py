@@ -2,8 +2,8 @@
 The headers a guarded message carries, prefix `sg_`.
 
 They travel with every copy of a message (retry, deferral, replay). Other keys exist only inside a worker, between the
-main process and the pool's child: `OWNER`, `WIRE`, `ALIVE` and, on the hardened transport, the delivery's `TAG` and whether it
-`CALLS` who waits for its end. They never go out again.
+main process and the pool's child: `OWNER`, `WIRE`, `ALIVE` and, on the hardened transport, the delivery's `TAG` and
+whether it `CALLS` who waits for its end. They never go out again.
 """
 
 from collections.abc import Callable, Mapping
