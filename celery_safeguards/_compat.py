@@ -13,6 +13,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
+from celery.concurrency.base import BasePool
 from celery.worker.request import Request
 from celery.worker.state import active_requests, reserved_requests, task_ready
 from kombu.transport.virtual.base import Message as VirtualMessage
@@ -148,10 +149,12 @@ def running_tags(pool: Any) -> set[str]:
     """
     Return the delivery tags whose bodies run, or will without being asked again, in this worker.
 
-    A prefork pool forgets on a cut what no child has accepted (`flush`); others run all that they were handed (celery
-    5.5 to 5.7, `concurrency/asynpool.py`, `worker/consumer/consumer.py`).
+    A prefork pool forgets on a cut what no child has accepted; others run all that they were handed, and have only the
+    `flush` that all pools inherit, which does nothing (celery 5.5 to 5.7, `concurrency/prefork.py`,
+    `concurrency/base.py`, `worker/consumer/consumer.py`).
     """
-    forgets = pool is not None and bool(pool.flush)
+    flush = getattr(pool, "flush", None)
+    forgets = flush is not None and getattr(flush, "__func__", None) is not BasePool.flush
     handed = [] if forgets else [each for each in tuple(reserved_requests) if each._apply_result is not None]  # noqa: SLF001
     return {each.message.delivery_tag for each in (*tuple(active_requests), *handed) if not each.acknowledged}
 

@@ -10,6 +10,7 @@ from kombu.exceptions import InconsistencyError
 from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps
+from redis.exceptions import ResponseError
 
 from celery_safeguards.delivery.qos import Ending, HardenedQoS
 from celery_safeguards.delivery.restoring import NoMessage, Returning, returning
@@ -64,7 +65,6 @@ class HardenedChannel(TakingChannel):
         else:
             with self.conn_or_acquire() as client:
                 run_script(client, PUT, keys, [""])
-                client.execute_command("PEXPIRE", f"{queue}{self.sep}wake", self._expires[queue])
 
     def put_back(self, tag: str, *, client: Any = None, leftmost: bool = False, latest: str = "") -> bool:
         """
@@ -105,6 +105,9 @@ class HardenedChannel(TakingChannel):
         return lists
 
     def _queues_of(self, exchange: str, routing_key: str) -> Sequence[str]:
+        if exchange and self.typeof(exchange).type == "fanout":
+            # Each consumer had a copy of its own. Their queues are subscriptions: nobody reads a list of that name.
+            return []
         try:
             return [queue for queue in self._lookup(exchange, routing_key) if queue]
         except InconsistencyError:
@@ -153,9 +156,11 @@ class HardenedChannel(TakingChannel):
             super().basic_reject(delivery_tag, requeue)
 
     def take_over(self, before: "HardenedChannel") -> None:
-        """Carry on what the running bodies of a closed channel hold."""
+        """Carry on what the running bodies of a closed channel hold, and say what it could not."""
+        self.qos.adopt(before.qos)
+        # From here on nothing is left to the closed one any more, so nothing is added to what is inherited next.
         before.successor = self
-        self.qos.take_over(before.qos)
+        self.qos.inherit(before.qos)
 
     def close(self) -> None:
         """Close; what no body runs of goes back to its queue."""
@@ -163,9 +168,10 @@ class HardenedChannel(TakingChannel):
             self.end_poll()
         try:
             super().close()
-        except self.connection_errors as error:
+        except (*self.connection_errors, ResponseError) as error:
+            # Also a replica that refuses to delete a queue: a channel that stays open would keep its messages for ever.
             logger.warning("the broker was away while its channel was closed: %s", error)
-            # The rest of it, which asks the server nothing.
+            self._close_clients()
             virtual.Channel.close(self)
         finally:
             self._disconnect_pools()

@@ -115,11 +115,13 @@ class RedisLease:
         """
         Give the lapsed messages of dead workers to living ones, and the parked ones that are due to any.
 
-        On the stock transport kombu's timer does the first, and nothing is parked.
+        What this channel could not say before is said first. A closed one does none of it: the next one will. On the
+        stock transport kombu's timer looks for lapsed messages, and nothing is parked.
         """
-        if not isinstance(self._channel, HardenedChannel):
+        if not isinstance(self._channel, HardenedChannel) or self._channel.closed:
             return 0
         self._channel.is_swept = True
+        self._channel.qos.make_up(self._client)
         _, self.parked = return_due(self._channel, self._client)
         return self._channel.sweep(self._client)
 

@@ -5,7 +5,7 @@ agree.
 | key, after `global_keyprefix` | type | holds |
 |---|---|---|
 | `<queue>`, `<queue>\x06\x163`, ... | list | messages by priority, as kombu has them |
-| `<queue>\x06\x16wake` | list | a word for each message, at most 64: wakes one waiting worker each |
+| `<queue>\x06\x16wake` | list | a word for each message, at most 64, for five seconds: wakes one waiting worker each |
 | `unacked` | hash | delivery tag → `[message, "", queue]`, as kombu has it for a message of the default exchange |
 | `unacked_index` | sorted set | delivery tag → when it was received or last renewed, by the server's clock |
 | `unacked_pulse` | hash | when any worker last swept, and from when sweeping is allowed after a pause of all |

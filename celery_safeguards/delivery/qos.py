@@ -4,8 +4,10 @@ The messages that one channel has taken and not acknowledged.
     delivered    taken by this channel; counts against the prefetch limit
     adopted      of a channel that was closed, while their bodies run on: acknowledged here, beyond the prefetch limit
     kept         left in `unacked` when this channel was closed, until the next channel adopts them
-    unsent       acknowledged or rejected while there was no connection; the next channel says so
-    stray        not put back at the close, since the server was away; the next channel does
+    unsent       acknowledged or rejected when the server could not be told: it is told later
+    stray        to be put back when the server could not be told: a question without an answer, or what a close left
+
+What could not be said is made up for by the worker's thread of renewal a second later, or by the next channel.
 
 A message whose body runs is not put back when a connection is cut: its worker lives, and goes on renewing it. Put back,
 it would run a second time at once (kombu 5.7, `virtual.Channel.close`; celery/celery#7185).
@@ -66,7 +68,9 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
 
     def forget(self, tag: str) -> None:
         """Hold a delivery no more, and say nothing: it comes back by the visibility timeout."""
-        if self.adopted.pop(tag, None) is None and self.kept.pop(tag, None) is None:
+        is_carried = self.adopted.pop(tag, None) is not None or self.kept.pop(tag, None) is not None
+        # One that is not there would count as a free slot.
+        if not is_carried and tag in self._delivered:
             self._quick_ack(tag)
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -86,16 +90,44 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
 
     def _end(self, tag: str, ending: Ending) -> None:
         try:
-            if ending is Ending.PUT_BACK:
-                self.restore_by_tag(tag, leftmost=True)
-            else:
-                self._remove_from_indices(tag).execute()
+            self._say(tag, ending)
         except (*self.channel.connection_errors, RedisError):
             # Its body has ended: put back at the close, it would run again.
             self.unsent[tag] = ending
             self.forget(tag)
             raise
         self.forget(tag)
+
+    def _say(self, tag: str, ending: Ending, client: Any = None) -> None:
+        if ending is Ending.PUT_BACK:
+            self.restore_by_tag(tag, client=client, leftmost=True)
+            return
+        with self.pipe_or_acquire(client=client) as pipe:
+            self._remove_from_indices(tag, pipe).execute()
+
+    def make_up(self, client: Any = None) -> None:
+        """
+        Say what could not be said in time: how deliveries ended, and which go back.
+
+        Raises:
+            ConnectionError, redis.RedisError: the server did not answer; what is left waits for the next time.
+
+        Safe when: several threads do so at once; a word may be said twice.
+        """
+        for tag, ending in tuple(self.unsent.items()):
+            self._say(tag, ending, client)
+            self.unsent.pop(tag, None)
+        for tag in tuple(self.stray):
+            self.restore_by_tag(tag, client=client)
+            self.stray.discard(tag)
+
+    def make_up_if_heard(self) -> None:
+        """Say it now, or leave it for later."""
+        try:
+            self.make_up()
+        except (*self.channel.connection_errors, RedisError) as error:
+            count = len(self.unsent) + len(self.stray)
+            logger.warning("%s messages are acknowledged or put back once the server answers: %s", count, error)
 
     def end_by_next(self, tag: str, ending: Ending) -> None:
         """Leave an ending to the channel that follows this one, which is closed."""
@@ -115,7 +147,7 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         del client
         self._flush()
         running = set(_running())
-        delivered, is_away = {**self.adopted, **self._delivered}, False
+        delivered = {**self.adopted, **self._delivered}
         self._delivered.clear()
         self.adopted.clear()
         for tag, message in delivered.items():
@@ -127,33 +159,21 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
             self.stray.add(tag)
         if self.stray:
             logger.info("%s messages go back to their queues; %s run on", len(self.stray), len(self.kept))
-        for tag in tuple(self.stray):
-            if is_away:
-                break
-            is_away = not self._restored(tag)
+        self.make_up_if_heard()
 
-    def _restored(self, tag: str) -> bool:
-        try:
-            self.restore_by_tag(tag)
-        except (*self.channel.connection_errors, RedisError) as error:
-            logger.warning("%s messages are put back once the server answers: %s", len(self.stray), error)
-            return False
-        self.stray.discard(tag)
-        return True
+    def adopt(self, before: "HardenedQoS") -> None:
+        """Hold what a closed channel has kept; that one goes on holding it until nobody renews through it any more."""
+        for tag, message in tuple(before.kept.items()):
+            self.adopted[tag] = message
+            message.channel = self.channel
 
-    def take_over(self, before: "HardenedQoS") -> None:
-        """Carry on what a closed channel has left: its running bodies' messages, and what it could not say."""
-        for tag in tuple(before.kept):
-            message = before.kept.pop(tag, None)
-            if message is not None:
-                message.channel = self.channel
-                self.adopted[tag] = message
-        for tag, ending in tuple(before.unsent.items()):
-            self._end(tag, ending)
-            before.unsent.pop(tag, None)
-        for tag in tuple(before.stray):
-            self.restore_by_tag(tag)
-            before.stray.discard(tag)
+    def inherit(self, before: "HardenedQoS") -> None:
+        """Say what a closed channel could not; it is this one's now, also if it cannot say it either."""
+        for tag in tuple(before.unsent):
+            self.forget(tag)
+        self.unsent.update(before.unsent)
+        self.stray.update(before.stray)
+        self.make_up_if_heard()
 
     def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
         """Put back what was not renewed for a visibility timeout, unless the worker's own sweep does."""

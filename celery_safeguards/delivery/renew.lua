@@ -4,8 +4,9 @@ local now = redis.call('TIME')
 local score = string.format('%d.%06d', now[1], now[2])
 local gone = {}
 for i = 1, #ARGV do
-    if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
-        redis.call('ZADD', KEYS[1], 'XX', score, ARGV[i])
+    -- Removed first: a server that is full lets a script add only after it has taken something away.
+    if redis.call('ZREM', KEYS[1], ARGV[i]) == 1 then
+        redis.call('ZADD', KEYS[1], score, ARGV[i])
     else
         gone[#gone + 1] = ARGV[i]
     end

@@ -5,6 +5,8 @@ local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1000000
 local last = tonumber(redis.call('HGET', KEYS[3], 'at'))
 local from = tonumber(redis.call('HGET', KEYS[3], 'from')) or 0
+-- A server that is full lets a script add only after it has taken something away.
+redis.call('HDEL', KEYS[3], 'at')
 redis.call('HSET', KEYS[3], 'at', string.format('%.6f', now))
 redis.call('EXPIRE', KEYS[3], 604800)
 if last and now - last > tonumber(ARGV[3]) then
@@ -12,7 +14,8 @@ if last and now - last > tonumber(ARGV[3]) then
     from = now + tonumber(ARGV[3])
     redis.call('HSET', KEYS[3], 'from', string.format('%.6f', from))
 end
-if now < from then
+-- Not longer, whatever was noted before the server's clock was set back.
+if now < from and from - now <= tonumber(ARGV[3]) then
     return { '' }
 end
 local latest = string.format('%.6f', now - tonumber(ARGV[1]))

@@ -31,7 +31,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from celery_safeguards._redis import is_away
 from celery_safeguards.delivery.names import BrokerKeys
 from celery_safeguards.delivery.restoring import aside_entry
-from celery_safeguards.delivery.scripts import SET_ASIDE, TAKE, run_script
+from celery_safeguards.delivery.scripts import SET_ASIDE, TAKE, execute, run_script
 
 logger = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
@@ -39,13 +39,28 @@ _ANSWER_SECONDS = 2.0
 _NO_MESSAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
+class _Question:
+    """One question for a message of some queues: which of its lists is which queue's, and how it is put."""
+
+    def __init__(self, channel: "TakingChannel", queues: Sequence[str]) -> None:
+        names = [(channel._q_for_pri(queue, step), queue) for step in channel.priority_steps for queue in queues]  # noqa: SLF001
+        self.tag = uuid()
+        self.queues = [queue for _, queue in names]
+        self.lists = [channel.keys.of(name) for name, _ in names]
+        self.silent = frozenset(channel.silent_queues.intersection(queues))
+        """Queues of which nothing is noted, since nothing is acknowledged."""
+        notes = ["" if queue in self.silent else json.dumps(queue) for queue in self.queues]
+        keys = [channel.keys.unacked, channel.keys.index, *self.lists, *map(channel.keys.wake, queues)]
+        self.words = [str(len(keys)), *keys, self.tag, str(len(self.lists)), *notes]
+
+
 class TakingChannel(stock.Channel):  # type: ignore[misc]
     """The part of the hardened channel that takes messages; see the module."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._taking: tuple[str, list[str], list[str]] | None = None
+        self._taking: _Question | None = None
         self._noted: set[str] = set()
-        self._silent_queues: set[str] = set()
+        self.silent_queues: set[str] = set()
         super().__init__(*args, **kwargs)
         self.keys = BrokerKeys(self)
 
@@ -53,7 +68,7 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
     def taking(self) -> str | None:
         """The tag of a question that is not answered yet: its message may be noted already."""
         taking = self._taking
-        return taking[0] if taking else None
+        return taking.tag if taking else None
 
     def is_noted(self, tag: str) -> bool:
         """Whether a script has noted this delivery when it took it; tells once."""
@@ -71,17 +86,14 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             self._ask(queues)
 
     def _ask(self, queues: Sequence[str]) -> None:
+        if self._taking is not None:
+            # Its connection was dropped beside us, by kombu's health check: what it may have taken goes back.
+            self.qos.stray.add(self._taking.tag)
+            self._taking = None
+            self.qos.make_up_if_heard()
         self._brpop_sent_at = monotonic()
-        by_list = [(self._q_for_pri(queue, step), queue) for step in self.priority_steps for queue in queues]
-        notes = ["" if queue in self._silent_queues else json.dumps(queue) for _, queue in by_list]
-        keys = [
-            *(self.keys.unacked, self.keys.index),
-            *(self.keys.of(name) for name, _ in by_list),
-            *(self.keys.wake(queue) for queue in queues),
-        ]
-        words = [str(len(keys)), *keys, (tag := uuid()), str(len(by_list)), *notes]
-        self._taking = (tag, [queue for _, queue in by_list], words)
-        self.client.connection.send_command("EVALSHA", TAKE.sha, *words)
+        self._taking = _Question(self, queues)
+        self.client.connection.send_command("EVALSHA", TAKE.sha, *self._taking.words)
 
     def _wait(self, queues: Sequence[str]) -> None:
         self._brpop_sent_at = monotonic()
@@ -94,7 +106,7 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         taking, self._taking = self._taking, None
         if isinstance(answer, NoScriptError) and taking is not None:
             self._taking = taking
-            self.client.connection.send_command("EVAL", TAKE.source, *taking[2])
+            self.client.connection.send_command("EVAL", TAKE.source, *taking.words)
             raise Empty
         if taking is None:
             # A word, or none in time: either way there may be a message.
@@ -102,19 +114,29 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             if self.qos.can_consume():
                 self._brpop_start()
             raise Empty
-        tag, queues, _ = taking
         if not answer:
             if self.active_queues:
-                self._wait(list(dict.fromkeys(queues)))
+                self._wait(list(dict.fromkeys(taking.queues)))
             else:
                 self._in_poll = None
             raise Empty
         self._in_poll = None
-        number, raw = answer
-        queue = queues[int(number) - 1]
+        queue = taking.queues[int(answer[0]) - 1]
+        if queue not in self.connection._callbacks:  # noqa: SLF001
+            # Its consumer was cancelled while we asked.
+            self._give_back(taking, *answer)
+            raise Empty
         self._queue_cycle.rotate(queue)
-        self._deliver(tag, raw, queue)
+        self._deliver(taking.tag, answer[1], queue, is_noted=queue not in taking.silent)
         return True
+
+    def _give_back(self, question: "_Question", number: int, raw: bytes) -> None:
+        if question.queues[int(number) - 1] in question.silent:
+            with self.conn_or_acquire() as client:
+                execute(client, "RPUSH", question.lists[int(number) - 1], raw)
+        else:
+            self.qos.stray.add(question.tag)
+            self.qos.make_up_if_heard()
 
     def _answer(self) -> Any:
         connection = self.client.connection
@@ -134,7 +156,7 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             connection.disconnect()
             raise
 
-    def _deliver(self, tag: str, raw: bytes, queue: str) -> None:
+    def _deliver(self, tag: str, raw: bytes, queue: str, *, is_noted: bool) -> None:
         try:
             payload = loads(bytes_to_str(raw))
             # Its own for each delivery, whatever tag it had before.
@@ -143,16 +165,19 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         except _NO_MESSAGE as error:
             self.set_aside(tag, raw, queue, repr(error))
             return
-        if queue not in self._silent_queues:
+        if is_noted:
             self._noted.add(tag)
         self.connection._deliver(payload, queue)  # noqa: SLF001
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> Any:
         """Consume from a queue; what is taken from it and is no message never reaches the callback."""
-        (self._silent_queues.add if no_ack else self._silent_queues.discard)(queue)
+        (self.silent_queues.add if no_ack else self.silent_queues.discard)(queue)
         answer = super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
         def receive(payload: Any) -> Any:
+            if queue in self.active_fanout_queues:
+                # Every consumer has a copy, all under the publisher's tag: the first to acknowledge would end them all.
+                payload["properties"]["delivery_tag"] = uuid()
             tag = payload["properties"]["delivery_tag"]
             try:
                 message = self.Message(payload, channel=self)
@@ -202,10 +227,12 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         taking, self._taking = self._taking, None
         if taking is None:
             return
-        self.qos.stray.add(taking[0])
+        self.qos.stray.add(taking.tag)
         try:
             if connection is not None and connection.can_read(timeout=_ANSWER_SECONDS):
-                connection.read_response()
+                answer = connection.read_response()
+                if answer:
+                    self._give_back(taking, *answer)
         except (*self.connection_errors, ResponseError, ValueError) as error:
             # What it has taken is known by its tag all the same.
             logger.debug("an outstanding question was not answered: %r", error)

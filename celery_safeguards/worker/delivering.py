@@ -36,7 +36,7 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
         before, self._channel = self._channel, parent.connection.default_channel
         wiring = Wiring.of(parent.app)
         if isinstance(self._channel, HardenedChannel):
-            name_what_runs(lambda: _tags_that_run_on(parent))
+            name_what_runs(lambda: self._tags_that_run_on(parent))
             if isinstance(before, HardenedChannel):
                 self._channel.take_over(before)
         elif wiring.settings.transport == HARDENED:
@@ -63,17 +63,25 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if renewing is not None:
             renewing.stop()
 
+    def _tags_that_run_on(self, parent: Any) -> set[str]:
+        """Return the messages whose bodies outlive a connection; when the worker stops, none does."""
+        if _is_stopping():
+            return set()
+        renewing = renewing_of(parent.app)
+        # Celery's list ends before the acknowledgement is out, which another thread may be about to send. After a first
+        # cut it has forgotten what threads were handed and have not begun.
+        begun = renewing.begun if renewing is not None else set()
+        return running_tags(parent.pool) | begun | set(self._channel.qos.adopted)
 
-def _tags_that_run_on(parent: Any) -> set[str]:
-    """Return the messages whose bodies outlive a connection; when the worker stops, none does."""
-    if state.should_stop is not None or state.should_terminate is not None:
-        return set()
-    renewing = renewing_of(parent.app)
-    # Celery's list ends before the acknowledgement is out, which another thread may be about to send.
-    return running_tags(parent.pool) | (renewing.begun if renewing is not None else set())
+
+def _is_stopping() -> bool:
+    return state.should_stop is not None or state.should_terminate is not None
 
 
 def _turned_at(parent: Any) -> float | None:
+    """Return when the loop last turned; a worker that stops has left it, and its bodies run until the pool is empty."""
+    if _is_stopping():
+        return None
     connection = parent.connection
     transport = getattr(connection, "_transport", None)
     turned = getattr(getattr(transport, "cycle", None), "turned_at", None)
@@ -81,4 +89,5 @@ def _turned_at(parent: Any) -> float | None:
 
 
 def _runs_in_loop(pool: Any) -> bool:
-    return type(pool).__module__.rpartition(".")[2] == "solo"
+    """Whether bodies hold up the loop: solo runs them in it, and pools of greenlets make it wait for a free one."""
+    return type(pool).__module__.rpartition(".")[2] in ("solo", "gevent", "eventlet")

@@ -6,7 +6,7 @@ How a delivery ends, as the worker's main process sees it, and what is then done
 | a child reported it | | | | Celery's own handling |
 | its child has no right to acknowledge | | | | dropped locally: it comes back by the visibility timeout |
 | done, and its result could not be handed on | | | | dropped locally: the redelivery finds the record |
-| called off: revoked, cancelled, acknowledged early | yes | yes | | Celery's own handling |
+| called off: revoked, cancelled, acknowledged early | yes | yes | | Celery's own handling; if cancelled, put back |
 | lost, with a key | yes | with it | if it held no claim | put back: admission answers; at the limit buried |
 | lost in its transaction | yes | with it | yes | put back: what it did is rolled back |
 | lost, without a key | | yes | yes | put back; at the limit buried |

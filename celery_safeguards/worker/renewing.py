@@ -114,16 +114,18 @@ class Renewing:
         return {tag for tag, each in tuple(self._holdings.items()) if each.has_begun}
 
     def tick(self) -> None:
-        """Sweep, and renew if it is time."""
+        """Renew if it is time, and sweep: in this order, so that what lives is renewed whatever a sweep may meet."""
         while self._retired:
             self._retired.pop().close()
         lease = self._lease
         if lease is None:
             return
         now = self._clock.monotonic_seconds()
+        if self._renew_now or now - self._renewed_at >= lease.timeout_seconds / 3:
+            self._renew(lease, now)
         lease.sweep()
-        if not self._renew_now and now - self._renewed_at < lease.timeout_seconds / 3:
-            return
+
+    def _renew(self, lease: MessageLease, now: float) -> None:
         held = set(lease.held)
         for tag in tuple(self._holdings.keys() - held):
             self._holdings.pop(tag, None)

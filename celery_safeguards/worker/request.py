@@ -190,7 +190,11 @@ class SafeRequest(Request):  # type: ignore[misc]
             return None
         if lock is not None or self._record_key() is not None:
             self._ask_the_store(steps, error, lock, lambda _fate: None)
-        return tell_celery()
+        told = tell_celery()
+        if self._already_cancelled and not self.acknowledged and is_hardened(self.message.channel):
+            # Celery leaves it to the closed connection to give it back; that one has kept it for this body.
+            self.reject(requeue=True)
+        return told
 
     def _ask_the_store(
         self, steps: Steps, error: BaseException, lock: LockAsk | None, then: Callable[[Fate], None]

@@ -4,6 +4,7 @@ Guarded tasks without a key, so that nothing but the broker's lease keeps them f
 What plain Celery does with the same messages is seen of `plain_app`.
 """
 
+import json
 import os
 
 from celery import Celery
@@ -21,6 +22,8 @@ app.conf.update(
     safeguards_namespace=os.environ[apps.NAMESPACE],
     safeguards_lease_seconds=3.0,
     safeguards_store_timeout_seconds=0.9,
+    # Of one test alone.
+    **json.loads(os.environ.get("DELIVERY_SETTINGS", "{}")),
 )
 
 

@@ -3,11 +3,14 @@ How long a held message is renewed, and when it is not.
 """
 
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from celery.worker import state
 
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
+from celery_safeguards.worker.delivering import _runs_in_loop, _turned_at
 from celery_safeguards.worker.renewing import Renewing
 
 TIMEOUT_SECONDS = 60.0
@@ -180,6 +183,45 @@ def test_loop_in_which_a_body_runs_may_stand_still_for_its_budget():
 
     assert ["a"] == worker.renewed_after(200)
     assert worker.renewed_after(200) is None
+
+
+@pytest.fixture
+def consumer():
+    """A consumer whose loop has turned once; afterwards the worker is not stopping."""
+    cycle = SimpleNamespace(turned_at=5.0)
+    yield SimpleNamespace(connection=SimpleNamespace(_transport=SimpleNamespace(cycle=cycle)))
+    state.should_stop = None
+
+
+def test_loop_that_was_left_for_a_warm_shutdown_does_not_stand_still(consumer):
+    """celery/celery#3802: a body that took longer than the standstill's bound began a second time elsewhere."""
+    assert 5.0 == _turned_at(consumer)
+
+    state.should_stop = 0
+
+    assert _turned_at(consumer) is None
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"), [("prefork", False), ("thread", False), ("solo", True), ("gevent", True)]
+)
+def test_loop_may_wait_for_a_body_in_some_pools(pool, expected):
+    """A pool of greenlets that is full makes the loop wait for a free one."""
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    task_pool = import_module(f"celery.concurrency.{pool}").TaskPool
+
+    assert expected is _runs_in_loop(task_pool.__new__(task_pool))
+
+
+def test_sweep_that_fails_does_not_keep_what_lives_from_being_renewed(worker):
+    worker.take("a")
+    worker.lease.sweep = lambda: 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        worker.renewing.tick()
+
+    assert [["a"]] == worker.lease.renewals
 
 
 def test_message_has_lapsed_when_nothing_has_confirmed_it_for_a_timeout(worker):

@@ -1,0 +1,126 @@
+"""
+Cuts, cancels and shutdowns at the worst moment: what a body runs of is not given to a second one beside it.
+"""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.test_delivery import PATIENCE_SECONDS, Scene
+from tests.support import apps
+from tests.support.announcements import is_said
+from tests.support.sockets import Cutter
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture
+def scene(start_worker, announcements, redis_client, redis_url, namespace):
+    return Scene(start_worker, announcements, redis_client, redis_url, namespace)
+
+
+@pytest.fixture
+def cutter(redis_url):
+    with Cutter(redis_url) as cutter:
+        yield cutter
+
+
+def through(cutter, scene, **settings):
+    """Return the environment of a worker whose broker is behind the cutter, and its Celery settings."""
+    return {apps.BROKER_URL: cutter.url, apps.STORE_URL: scene.url, "DELIVERY_SETTINGS": json.dumps(settings)}
+
+
+def connected(worker):
+    """Return how often a worker has connected to its broker."""
+    return worker.log().count("Connected to redis")
+
+
+@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_message_that_waits_in_the_pool_runs_once_after_a_cut(scene, cutter, pool, cuts):
+    """celery/celery#7185: threads keep what they were handed, a process pool forgets it."""
+    scene.announcements.hold("before_effect")
+    worker = scene.worker(pool=pool, env=through(cutter, scene), extra_args=("--prefetch-multiplier", "3"))
+    orders = ["A1", "A2", "A3"]
+    for order_id in orders:
+        scene.send(order_id)
+    scene.announcements.wait_for("task_received", PATIENCE_SECONDS, count=3)
+    scene.announcements.wait_for("before_effect", PATIENCE_SECONDS)
+
+    for _ in range(cuts):
+        before = connected(worker)
+        cutter.cut()
+        wait_until(lambda before=before: connected(worker) > before, PATIENCE_SECONDS, "it is back")
+    scene.announcements.open("before_effect")
+
+    for order_id in orders:
+        scene.wait_for("after_effect", order_id)
+    scene.wait_empty()
+    assert [1, 1, 1] == [len(scene.starts(order_id)) for order_id in orders]
+
+
+def test_body_that_celery_cancels_for_a_cut_begins_again(scene, cutter):
+    """celery/celery#7185: with `worker_cancel_long_running_tasks_on_connection_loss`, it is ended and comes back."""
+    scene.announcements.hold("before_effect")
+    settings = {"worker_cancel_long_running_tasks_on_connection_loss": True}
+    scene.worker(env=through(cutter, scene, **settings))
+    scene.send("A1")
+    first = scene.wait_for("before_effect", "A1")
+
+    cutter.cut()
+    second = scene.wait_for("before_effect", "A1", count=2)
+    scene.announcements.open("before_effect")
+
+    assert first["pid"] != second["pid"]
+    scene.wait_empty()
+    assert 1 == len(scene.announcements.heard(is_said("after_effect", order_id="A1")))
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_many_bodies_that_end_at_once_are_all_acknowledged(scene, pool):
+    """A channel has ten connections: more than that cannot acknowledge at one time."""
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    scene.announcements.hold("after_effect")
+    scene.worker(pool=pool, concurrency=60)
+    orders = [f"A{number}" for number in range(60)]
+    for order_id in orders:
+        scene.send(order_id)
+    scene.announcements.wait_for("after_effect", PATIENCE_SECONDS, count=60)
+
+    scene.announcements.open("after_effect")
+
+    scene.wait_empty()
+    assert [1] * 60 == [len(scene.starts(order_id)) for order_id in orders]
+
+
+@pytest.mark.parametrize("seconds", [None, 1.0], ids=["cold", "soft"])
+def test_worker_that_is_shut_down_cold_gives_its_messages_back(scene, seconds):
+    """celery/celery#3802: nothing is begun elsewhere while it still runs here."""
+    scene.announcements.hold("before_effect", order_id="A1")
+    settings = {} if seconds is None else {"worker_soft_shutdown_timeout": seconds}
+    worker = scene.worker(env={"DELIVERY_SETTINGS": json.dumps(settings)}, extra_args=("--prefetch-multiplier", "3"))
+    for order_id in ("A1", "A2"):
+        scene.send(order_id)
+    scene.announcements.wait_for("task_received", PATIENCE_SECONDS, count=2)
+    first = scene.wait_for("before_effect", "A1")
+    scene.worker()
+
+    worker.kill_main(signal.SIGQUIT)
+    second = scene.wait_for("before_effect", "A1", count=2)
+    assert not _lives(first["pid"])
+    scene.announcements.open("before_effect")
+
+    scene.wait_for("after_effect", "A2")
+    scene.wait_empty()
+    assert first["worker"] != second["worker"]
+
+
+def _lives(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
