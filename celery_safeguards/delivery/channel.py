@@ -55,7 +55,7 @@ class HardenedChannel(TakingChannel):
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
         keys = [self.keys.of(self.list_of(queue, message)), self.keys.wake(queue)]
         batch = kwargs.get("_publish_batch")
-        if batch is None and not (self._expires and queue in self._expires):
+        if batch is None and queue not in self._expires:
             with self.conn_or_acquire() as client:
                 run_script(client, PUT, keys, [dumps(message)])
             return

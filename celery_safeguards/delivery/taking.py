@@ -16,9 +16,10 @@ A cut between question and answer loses nothing: the tag was minted here, so its
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from queue import Empty
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 import redis
@@ -34,6 +35,8 @@ from celery_safeguards.delivery.restoring import aside_entry
 from celery_safeguards.delivery.scripts import SET_ASIDE, TAKE, execute, run_script
 
 logger = logging.getLogger(__name__)
+_WAIT_SECONDS = 1
+"""How long kombu 5.5 waits for a message; since then it is an option."""
 _ANSWER_SECONDS = 2.0
 """How long a close waits for the answer that is outstanding."""
 _NO_MESSAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -56,6 +59,9 @@ class _Question:
 
 class TakingChannel(stock.Channel):  # type: ignore[misc]
     """The part of the hardened channel that takes messages; see the module."""
+
+    # kombu 5.5 lets no queue expire.
+    _expires: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._taking: _Question | None = None
@@ -97,7 +103,8 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
 
     def _wait(self, queues: Sequence[str]) -> None:
         self._brpop_sent_at = monotonic()
-        self.client.connection.send_command("BRPOP", *map(self.keys.wake, queues), self.brpop_timeout or 1)
+        seconds = getattr(self.connection, "brpop_timeout", None) or _WAIT_SECONDS
+        self.client.connection.send_command("BRPOP", *map(self.keys.wake, queues), seconds)
 
     def _brpop_read(self, **options: Any) -> bool:
         """Read the answer to the question that is outstanding; raises `Empty` unless it was a message."""
@@ -197,7 +204,8 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         keys = [self.keys.unacked, self.keys.index, *map(self.keys.of, lists), self.keys.wake(queue)]
         with self.conn_or_acquire() as client:
             answer = run_script(client, TAKE, keys, [tag, len(lists), *[json.dumps(queue)] * len(lists)])
-            self._maybe_update_queues_expire(client, queue)
+            if queue in self._expires:
+                self._maybe_update_queues_expire(client, queue)
         if not answer:
             raise Empty
         payload = loads(bytes_to_str(answer[1]))

@@ -302,6 +302,32 @@ def _consume_until_cut(broker, cutter, before, done):
     return channel
 
 
+def test_user_of_one_prefix_needs_nothing_beyond_it(own_broker, request):
+    """celery/kombu#1569: with an access list, a key without the prefix ends the worker."""
+    prefix, plain = own_broker.prefix, own_broker._url
+    rights = [f"~{prefix}*", f"&{prefix}*", "+@all", "-@dangerous", "-@admin"]
+    own_broker.redis.execute_command("ACL", "SETUSER", "shop", "on", ">secret", *rights)
+    own_broker._url = plain.replace("redis://", "redis://shop:secret@")
+    channel, (first, second, third, fourth) = receive(own_broker, count=4)
+    lease = lease_on(channel, request)
+
+    first.ack()
+    second.requeue()
+    third.reject()
+    assert [] == list(lease.renew([fourth.delivery_tag]))
+    lease.sweep()
+    own_broker.push_raw("rubbish")
+    for _ in range(2):
+        own_broker.drain(channel)
+    own_broker.age()
+    lease.sweep()
+    channel.close()
+
+    assert 2 == len(own_broker.queued())
+    assert 1 == own_broker.redis.llen(f"{prefix}unacked_aside")
+    assert {} == own_broker.unacked()
+
+
 def test_channel_has_bounds_for_a_server_that_is_silent():
     """celery/celery#8030: without them a connection that was dropped silently is waited on for ever."""
     assert issubclass(HardenedTransport.Channel, HardenedChannel)

@@ -5,6 +5,7 @@ Messages are taken and noted in one step, in kombu's order, and what is no messa
 import json
 
 import pytest
+from kombu.transport.redis import Channel as StockChannel
 from redis.exceptions import OutOfMemoryError
 
 from tests.support.waiting import wait_until
@@ -140,7 +141,9 @@ def test_queue_that_expires_leaves_no_word(broker):
     broker.queue = Queue("orders", broker.queue.exchange, routing_key="orders", expires=5.0)
     broker.publish(1)
 
-    assert 0 < broker.redis.pttl(broker.prefix + "orders") <= 5_000
+    if hasattr(StockChannel, "_maybe_update_queues_expire"):
+        # Since kombu 5.6.
+        assert 0 < broker.redis.pttl(broker.prefix + "orders") <= 5_000
     assert 0 < broker.redis.pttl(broker.prefix + WAKE) <= 5_000
 
 
