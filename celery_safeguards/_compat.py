@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
+import celery
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
@@ -19,6 +20,11 @@ from celery.worker.state import active_requests, reserved_requests, task_ready
 from kombu.transport.virtual.base import Message as VirtualMessage
 
 _NO_CONTEXT = Context()
+REJECT_IS_A_FAILURE = celery.VERSION >= (5, 7)
+"""
+Whether a body that rejects its message for good has failed: its id is stored as FAILURE, its errbacks and its chord are
+told. Before, the id stayed PENDING for ever (celery 5.5 to 5.7, `worker/request.py`).
+"""
 
 
 def made_app() -> Any:

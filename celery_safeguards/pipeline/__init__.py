@@ -9,6 +9,7 @@ raises here tells Celery what the delivery may do: return or fail (acknowledge, 
 """
 
 import logging
+import pickle
 from typing import Any
 
 from celery.exceptions import TaskPredicate
@@ -16,6 +17,7 @@ from celery.exceptions import TaskPredicate
 from celery_safeguards.errors import Deferred, DroppedLocally, LetteredError
 from celery_safeguards.outcome import Outcome
 from celery_safeguards.pipeline.atomic import run_atomic
+from celery_safeguards.pipeline.failing import FailedForGood
 from celery_safeguards.pipeline.keyed import run_keyed
 from celery_safeguards.pipeline.parking import call_who_waits
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
@@ -32,11 +34,16 @@ def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, An
     has_ended = True
     try:
         return run(task, request, args, kwargs)
-    except (Deferred, DroppedLocally):
-        has_ended = False
+    except LetteredError:
         raise
-    except (LetteredError, TaskPredicate):
+    except TaskPredicate as order:
+        # One that waits calls nobody: the next would find the same busy, and call the next.
+        has_ended = not isinstance(order, Deferred | DroppedLocally)
+        if not request.is_eager:
+            make_sendable(order)
         raise
+    except FailedForGood as failed:
+        own = failed.error
     except Exception as error:
         # A letter that could not be written, at the end of any path, or what nobody has foreseen: the body's own errors
         # are all decided on by now. Acknowledged, the message would be gone and its record in progress for nobody.
@@ -47,6 +54,22 @@ def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, An
         end_delivery(task, request.id, Outcome.FENCED, None, repr(error))
         raise DroppedLocally(repr(error)) from error
     finally:
-        # Not by one that waits itself: the next would find what it waits for as busy, and call the next.
         if has_ended:
             call_who_waits(task, request, args, kwargs)
+    # Not in the handler: its chain is the body's, and nothing of ours is added.
+    raise own
+
+
+def make_sendable(order: TaskPredicate) -> None:
+    """
+    Cut off what an order to Celery came from, where that keeps the worker's main process from reading it.
+
+    Exceptions go to the main process by pickle. By itself that leaves out what they came from; with tblib's pickling
+    support it does not, and an error of the body whose class cannot be called again then ends the whole worker. Of
+    failures Celery sees to that itself, of orders it does not (celery 5.7, `app/trace.py`).
+    """
+    try:
+        pickle.loads(pickle.dumps(order))  # noqa: S301 - what was dumped here
+    except Exception as error:  # noqa: BLE001 - pickle runs the code of any class
+        logger.debug("what %r came from cannot be sent: %r", order, error)
+        order.__cause__ = order.__context__ = None

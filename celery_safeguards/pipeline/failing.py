@@ -6,15 +6,21 @@ recorded. Control flow (`Ignore`, `Reject`, `Retry`) is never classified as a fa
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
-from celery.exceptions import MaxRetriesExceededError, Reject, Retry
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import MaxRetriesExceededError, Reject, Retry, TaskPredicate
+from celery.utils.serialization import get_pickleable_exception
 
+from celery_safeguards._compat import REJECT_IS_A_FAILURE
 from celery_safeguards.clock import Clock
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.text import ErrorText, describe_error
+from celery_safeguards.errors import LetteredError
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import Policy
 from celery_safeguards.retry.classify import Failure
@@ -24,8 +30,18 @@ from celery_safeguards.retry.rules import classify_by
 from celery_safeguards.wiring import Wiring
 
 MAX_MESSAGE_CHARS = 4_000
+_LETTER_NOTE = "dead letter "
+_NOT_OF_THE_BODY = (TaskPredicate, LetteredError, MemoryError, WorkerLostError, TimeLimitExceeded, Terminated)
 RETRY_ASKED = "sg_retry_asked"
 """Where `self.retry(throw=False)` leaves its wish on the request, for when the body has returned."""
+
+
+class FailedForGood(Exception):
+    """Raised once the letter of a failed start is written, where Celery is to store the body's own error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class RetryAsked(Retry):  # type: ignore[misc]
@@ -46,6 +62,10 @@ class RetryAsked(Retry):  # type: ignore[misc]
         self.other_kwargs = kwargs
         self.max_retries = max_retries
         self.options = dict(options or {})
+
+    def __reduce__(self) -> Any:
+        """Travel as Celery's own `Retry`: outside the child it is only what another exception came from."""
+        return Retry, (self.message, self.exc, self.when)
 
     def delay_seconds(self, clock: Clock) -> float | None:
         """Return the countdown that was asked for; None, also where it is no finite number: by the policy."""
@@ -106,6 +126,41 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
     if cause is asked and isinstance(decision, Bury):
         cause = MaxRetriesExceededError(f"a retry was asked for, without an error: {decision.reason}")
     return NextStep(decision, failure, cause)
+
+
+def is_stored_as_itself(task: Any, error: BaseException, text: ErrorText) -> bool:
+    """
+    Whether Celery is to store the error of work that is buried, as it does without safeguards, and not one of ours.
+
+    Callers catch it by its class, and errbacks, chords and Sentry tell it by that. Not of keyed work: a later copy of
+    it gets the failure from the record, which holds text, and both are to raise the same. Nor what means something
+    else to the worker's main process: that it is out of memory, that a child died, or that another letter has it all.
+    Nor what would not arrive: a class that cannot be called again (celery/celery#6990), or a message that some back
+    end cannot hold (celery/django-celery-results#82).
+
+    Args:
+        task: that has failed.
+        error: its own, or the one it asked for a retry with.
+        text: of the error, as its letter has it.
+
+    """
+    if task.plan is not None or not isinstance(error, Exception):
+        return False
+    if isinstance(error, _NOT_OF_THE_BODY) and not (isinstance(error, Reject) and REJECT_IS_A_FAILURE):
+        return False
+    try:
+        return str(error) == text.message and type(get_pickleable_exception(error)) is type(error)
+    except Exception:  # noqa: BLE001 - the class is the user's: whatever it raises, ours is stored
+        return False
+
+
+def name_letter(error: Exception, letter: Letter) -> Exception:
+    """Return the error with a note that names its letter, the last one where a body raises the same object again."""
+    others = [each for each in getattr(error, "__notes__", ()) if not str(each).startswith(_LETTER_NOTE)]
+    # A class may refuse attributes, and the letter is found by the task's id as well.
+    with suppress(Exception):
+        error.__notes__ = [*others, f"{_LETTER_NOTE}{letter.id} ({letter.kind}): {letter.reason}"]
+    return error
 
 
 def raise_asked_retry(request: Any) -> None:

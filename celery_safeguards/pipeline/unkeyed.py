@@ -22,7 +22,17 @@ from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_c
 from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered, most_starts
 from celery_safeguards.pipeline.deferring import is_overdue, put_off
 from celery_safeguards.pipeline.ensuring import check_body, check_postcondition
-from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.failing import (
+    Attempt,
+    FailedForGood,
+    NextStep,
+    RetryAsked,
+    error_text,
+    is_stored_as_itself,
+    name_letter,
+    next_step,
+    raise_asked_retry,
+)
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, lock_ask, take_lock
 from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.safe import Safe, running
@@ -232,4 +242,6 @@ def _bury(
         end_delivery(task, request.id, Outcome.FENCED, None, f"its letter could not be written ({error})")
         raise DroppedLocally(str(error)) from error
     end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, reason)
+    if step is not None and isinstance(cause, Exception) and is_stored_as_itself(task, cause, text):
+        raise FailedForGood(name_letter(cause, letter))
     raise DeadLettered(letter.id, kind.value, f"{text.type}: {text.message}") from cause

@@ -153,7 +153,7 @@ def fail_oddly(self, order_id, times=1):
     """Fail with an exception that does not survive its way to another process, and return in the end."""
     announce("begins", order_id=order_id, attempt=self.safe.attempt)
     if self.safe.attempt <= times:
-        raise ODD[order_id]
+        raise ODD.get(order_id) or ConnectionRefusedError(order_id)
     return order_id
 
 

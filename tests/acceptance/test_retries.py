@@ -217,19 +217,27 @@ def test_exception_that_cannot_leave_its_process_is_retried_and_ends_in_a_letter
     assert worker.is_running()
 
 
-@pytest.mark.parametrize("task", ["flaky", "fail_oddly"])
-def test_retries_and_a_burial_are_one_event_in_sentry(scene, announcements, task):
+@pytest.mark.parametrize(
+    ("task", "error", "reported"),
+    [
+        ("flaky", "A1", "DeadLettered"),
+        ("fail_oddly", "Unpicklable", "DeadLettered"),
+        ("fail_oddly", "ConnectionRefusedError", "ConnectionRefusedError"),
+    ],
+    ids=["keyed", "unkeyed, cannot leave", "unkeyed"],
+)
+def test_retries_and_a_burial_are_one_event_in_sentry(scene, announcements, task, error, reported):
     """Three retries would page somebody three times (getsentry/sentry-python#252), or a burial would page nobody."""
     scene.worker(sentry=True)
 
-    task_id = scene.send(task, "Unpicklable", kwargs={"times": 99})
+    task_id = scene.send(task, error, kwargs={"times": 99})
     scene.wait_ended("dead_lettered", task_id=task_id)
     scene.wait_quiet()
 
     assert 4 == len(announcements.heard("begins"))
     assert 1 == len(announcements.heard("sentry"))
-    # The letter's error is raised from the cause, so the event shows both.
-    assert "DeadLettered" == announcements.heard("sentry")[0]["errors"][-1]
+    # An error that names the letter is raised from the cause, so the event shows both.
+    assert reported == announcements.heard("sentry")[0]["errors"][-1]
 
 
 def test_deferrals_and_duplicates_are_no_events_in_sentry(scene, announcements):

@@ -120,6 +120,8 @@ class Delivered:
     """What Celery's result back end said then."""
     result: Any = None
     """The result or the exception that it held."""
+    traceback: str | None = None
+    """The traceback that it held."""
 
 
 class Bench:
@@ -222,7 +224,7 @@ class Bench:
         if worker_dies:
             message.requeue()
         stored = self.app.AsyncResult(delivered.task_id)
-        delivered.state, delivered.result = stored.state, stored.result
+        delivered.state, delivered.result, delivered.traceback = stored.state, stored.result, stored.traceback
         return delivered
 
     def apply_async(self, target, args, *, accept_callback, callback, error_callback, **_):
