@@ -70,6 +70,24 @@ def test_error_that_no_rule_is_for_is_retried_as_ever(bench, register):
     assert len(began) == 3
 
 
+def test_task_that_is_retried_only_where_it_asks(bench, register):
+    """What `max_retries` without `autoretry_for` says: README names this rule for whoever moves such a task over."""
+    began = []
+
+    def body(self, number):
+        began.append(self.safe.attempt)
+        if len(began) == 1:
+            self.retry(countdown=1)
+        raise ConnectionRefusedError("nobody asked")
+
+    register(body, RetryPolicy(attempts=4, rules=[RetryRule(Exception, retryable=False)])).delay(1)
+
+    bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ([1, 2], "transient errors are not retried") == (began, letter.reason)
+
+
 def test_retry_comes_after_the_seconds_that_a_function_reads_from_the_error(bench, register):
     """The other side's own time, in a form that no classification knows, would be ignored."""
 
