@@ -33,10 +33,10 @@ from celery_safeguards.errors import (
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.broker_ids import broker_ids
 from celery_safeguards.pipeline.continuing import mark_reported
-from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked
+from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked, refuse_if_used_up
 from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
-from celery_safeguards.pipeline.safe import Safe, current_safe
+from celery_safeguards.pipeline.safe import Safe, current_safe, running_attempt
 from celery_safeguards.policy import UNSET, Declared, EntityLock, Idempotent, Policy, Safeguards
 from celery_safeguards.retry.policy import RetryPolicy
 from celery_safeguards.wiring import Wiring
@@ -207,7 +207,9 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         the policy's caps hold, and without `countdown` or `eta` its backoff does.
 
         Raises:
-            Retry: always, unless `throw=False`: then the retry follows when the body returns.
+            Retry: unless `throw=False`: then the retry follows when the body returns.
+            MaxRetriesExceededError: no attempt is left; in its place `exc`, where it was given. A body that catches it
+                and returns has succeeded, as in Celery.
 
         """
         request = self.request
@@ -224,6 +226,9 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             max_retries=max_retries,
             options=options,
         )
+        attempt = running_attempt(request.id)
+        if attempt is not None:
+            refuse_if_used_up(self, request, asked, attempt, exc)
         if throw:
             raise asked
         setattr(request, RETRY_ASKED, asked)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import MaxRetriesExceededError, Reject, Retry, TaskPredicate
-from celery.utils.serialization import get_pickleable_exception
+from celery.utils.serialization import get_pickleable_exception, raise_with_context
 
 from celery_safeguards._compat import REJECT_IS_A_FAILURE
 from celery_safeguards.clock import Clock
@@ -34,6 +34,8 @@ _LETTER_NOTE = "dead letter "
 _NOT_OF_THE_BODY = (TaskPredicate, LetteredError, MemoryError, WorkerLostError, TimeLimitExceeded, Terminated)
 RETRY_ASKED = "sg_retry_asked"
 """Where `self.retry(throw=False)` leaves its wish on the request, for when the body has returned."""
+_RETRY_REFUSED = "sg_retry_refused"
+"""Where `self.retry()` leaves a wish that it has refused, for when the body does not catch what it raised."""
 
 
 class FailedForGood(Exception):
@@ -58,6 +60,9 @@ class RetryAsked(Retry):  # type: ignore[misc]
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(exc=exc, when=when)
+        # What `Retry` makes of an error that pickle refuses is another class.
+        self.cause = exc
+        self.refused_with: Exception | None = None
         self.other_args = args
         self.other_kwargs = kwargs
         self.max_retries = max_retries
@@ -95,6 +100,9 @@ class NextStep:
     decision: Again | Bury
     failure: Failure
     cause: BaseException
+    """What has failed, as the letter says it."""
+    raised: BaseException
+    """What the body has raised; the cause, but for a `self.retry()` that was refused while an error was handled."""
 
 
 def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
@@ -102,19 +110,16 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
     error = attempt.error
     if isinstance(error, Reject):
         failure = Failure(kind=FailureKind.DATA, effect_possible=False, retryable=False)
-        return NextStep(Bury(failure.kind, "the body rejected its message"), failure, error)
-    asked = error if isinstance(error, RetryAsked) else None
-    cause = error if asked is None else (asked.exc if isinstance(asked.exc, BaseException) else asked)
-    retry, delay = policy.retry, None
-    failure = _asked_without_error() if cause is asked else classify_by(retry.rules if retry else (), cause)
-    if asked is not None:
-        # Who asks for a retry has judged the error; the caps stay.
-        retry, delay = retry or RetryPolicy(), asked.delay_seconds(wiring.clock)
-        failure = replace(failure, retryable=True, recognised=True)
-        if asked.max_retries is not None:
-            # One start can only lower the cap: admission holds every start of a key to the policy's.
-            wanted, retry = max(1, asked.max_retries + 1), retry.for_kind(failure.kind)
-            retry = replace(retry, attempts=min(wanted, retry.attempts) if policy.retry else wanted)
+        return NextStep(Bury(failure.kind, "the body rejected its message"), failure, error, error)
+    cause: BaseException = error
+    retry: RetryPolicy | None = policy.retry
+    delay: float | None = None
+    if isinstance(error, RetryAsked):
+        delay = error.delay_seconds(wiring.clock)
+        retry, failure = _asked(policy, error)
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+    else:
+        failure = classify_by(retry.rules if retry else (), cause)
     decision = decide(
         retry,
         failure,
@@ -123,9 +128,49 @@ def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
         random=wiring.chance,
         asked_delay_seconds=delay,
     )
-    if cause is asked and isinstance(decision, Bury):
+    if isinstance(cause, RetryAsked) and isinstance(decision, Bury):
         cause = MaxRetriesExceededError(f"a retry was asked for, without an error: {decision.reason}")
-    return NextStep(decision, failure, cause)
+    refused_with = error.refused_with if isinstance(error, RetryAsked) else None
+    return NextStep(decision, failure, cause, refused_with or cause)
+
+
+def refuse_if_used_up(task: Any, request: Any, asked: RetryAsked, attempt: int, given: BaseException | None) -> None:
+    """
+    Raise what Celery's `retry` raises in the body's last attempt, so that the body can catch it and clean up.
+
+    A body that does not catch it is buried as by the retry that it asked for. A policy's `total_seconds`, which Celery
+    does not have, ends work after its body.
+
+    Args:
+        task: whose body asks.
+        request: of the delivery.
+        asked: what it asks for.
+        attempt: the number of its start.
+        given: the error that `retry` was given; without one there is a `MaxRetriesExceededError`.
+
+    """
+    policy, failure = _asked(task.policy, asked)
+    most = policy.for_kind(failure.kind).attempts
+    if attempt < most:
+        return
+    error = given or MaxRetriesExceededError(
+        f"{task.name}[{request.id}]: attempt {attempt} of {most}", task_args=request.args, task_kwargs=request.kwargs
+    )
+    if not isinstance(error, Exception):
+        return
+    asked.refused_with = error
+    setattr(request, _RETRY_REFUSED, asked)
+    raise_with_context(error)
+
+
+def as_asked(request: Any, error: Exception) -> Exception:
+    """Return what a body has raised, or the retry that it asked for by that."""
+    refused = getattr(request, _RETRY_REFUSED, None)
+    if refused is not None and refused.refused_with is error:
+        return cast("RetryAsked", refused)
+    if isinstance(error, Retry) and not isinstance(error, RetryAsked):
+        return RetryAsked(error.exc, error.when)
+    return error
 
 
 def is_stored_as_itself(task: Any, error: BaseException, text: ErrorText) -> bool:
@@ -175,5 +220,16 @@ def error_text(wiring: Wiring, error: BaseException) -> ErrorText:
     return describe_error(error, MAX_MESSAGE_CHARS, wiring.settings.max_traceback_chars)
 
 
-def _asked_without_error() -> Failure:
-    return Failure(kind=FailureKind.TRANSIENT, effect_possible=False, retryable=True)
+def _asked(policy: Policy, asked: RetryAsked) -> tuple[RetryPolicy, Failure]:
+    """Return what holds for a retry that was asked for: who asks has judged the error, the caps stay."""
+    retry = policy.retry or RetryPolicy()
+    if isinstance(asked.cause, BaseException):
+        failure = classify_by(policy.retry.rules if policy.retry else (), asked.cause)
+    else:
+        failure = Failure(kind=FailureKind.TRANSIENT, effect_possible=False, retryable=True)
+    failure = replace(failure, retryable=True, recognised=True)
+    if asked.max_retries is not None:
+        # One start can only lower the cap: admission holds every start of a key to the policy's.
+        wanted, retry = max(1, asked.max_retries + 1), retry.for_kind(failure.kind)
+        retry = replace(retry, attempts=min(wanted, retry.attempts) if policy.retry else wanted)
+    return retry, failure

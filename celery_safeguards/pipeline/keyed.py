@@ -27,7 +27,15 @@ from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seco
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
 from celery_safeguards.pipeline.ensuring import check_body, check_postcondition
-from celery_safeguards.pipeline.failing import Attempt, NextStep, RetryAsked, error_text, next_step, raise_asked_retry
+from celery_safeguards.pipeline.failing import (
+    Attempt,
+    NextStep,
+    RetryAsked,
+    as_asked,
+    error_text,
+    next_step,
+    raise_asked_retry,
+)
 from celery_safeguards.pipeline.locking import Skipped, renewed_here
 from celery_safeguards.pipeline.receiving import received
 from celery_safeguards.pipeline.results import encode_result
@@ -166,8 +174,7 @@ class KeyedRun:
         delivery, hold = self._delivery, self._hold
         if isinstance(error, LeaseLost):
             delivery.drop(f"stopped at a checkpoint ({error})", error)
-        if isinstance(error, Retry) and not isinstance(error, RetryAsked):
-            error = RetryAsked(error.exc, error.when)
+        error = as_asked(delivery.request, error)
         if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
             self._given_back(error)
         attempt = Attempt(hold.record.attempt, self._elapsed_seconds(), error)

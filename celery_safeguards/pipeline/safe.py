@@ -274,6 +274,12 @@ class KeyedSafe(Safe):
 _running: ContextVar[Safe | None] = ContextVar("celery_safeguards_running", default=None)
 
 
+def running_attempt(task_id: str) -> int | None:
+    """Return which start of its body a delivery is at; None: its body does not run here, but a hook of its task."""
+    safe = _running.get()
+    return safe.attempt if safe is not None and safe.task_id == task_id else None
+
+
 def current_safe() -> Safe:
     """
     Return the view of the guarded task whose body runs in this thread or greenlet.

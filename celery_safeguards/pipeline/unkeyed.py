@@ -27,6 +27,7 @@ from celery_safeguards.pipeline.failing import (
     FailedForGood,
     NextStep,
     RetryAsked,
+    as_asked,
     error_text,
     is_stored_as_itself,
     name_letter,
@@ -175,8 +176,7 @@ def _failed(
         lock.give_up()
         if isinstance(error, LockLost):
             _drop(task, request, f"stopped at a checkpoint ({error})", error)
-    if isinstance(error, Retry) and not isinstance(error, RetryAsked):
-        error = RetryAsked(error.exc, error.when)
+    error = as_asked(request, error)
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
         if counted:
             end_counted_start(task, request)
@@ -189,7 +189,7 @@ def _failed(
         end_counted_start(task, request)
     if isinstance(step.decision, Bury):
         if request.is_eager:
-            raise step.cause
+            raise step.raised
         effect_possible = step.failure.effect_possible
         _bury(task, request, step.failure.kind, step.decision.reason, step, effect_possible=effect_possible)
     _retry(task, request, step, step.decision, error, began=began)
@@ -242,6 +242,7 @@ def _bury(
         end_delivery(task, request.id, Outcome.FENCED, None, f"its letter could not be written ({error})")
         raise DroppedLocally(str(error)) from error
     end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, reason)
-    if step is not None and isinstance(cause, Exception) and is_stored_as_itself(task, cause, text):
-        raise FailedForGood(name_letter(cause, letter))
+    raised = step.raised if step else None
+    if isinstance(raised, Exception) and is_stored_as_itself(task, raised, error_text(wiring, raised)):
+        raise FailedForGood(name_letter(raised, letter))
     raise DeadLettered(letter.id, kind.value, f"{text.type}: {text.message}") from cause

@@ -7,6 +7,7 @@ import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from celery import Task
 from celery.exceptions import MaxRetriesExceededError, Retry
 
 from celery_safeguards import Idempotent, Outcome, RetryPolicy, Safeguards
@@ -342,8 +343,115 @@ def test_exhausted_retry_is_a_letter_of_its_error_however_it_was_asked(bench, re
     if letter.key:
         assert last.result.letter_id == letter.id
     else:
-        assert f"builtins.{type(last.result).__name__}" == letter.error_type
+        used_up = end is asks_in_handler  # as in Celery, which is given no error there
+        stored = "celery.exceptions.MaxRetriesExceededError" if used_up else letter.error_type
+        assert stored == f"{type(last.result).__module__}.{type(last.result).__name__}"
         assert f"dead letter {letter.id} " in last.traceback
+
+
+class NoStock(Exception):
+    """Its class cannot be called with its arguments again."""
+
+    def __init__(self, item, shop):
+        super().__init__(f"{item} in {shop}")
+
+
+@pytest.fixture(params=["plain", "keyed", "unkeyed"])
+def twice(bench, request):
+    """Register a body that may start twice: as a plain task, whose behaviour the guarded ones must have."""
+
+    def twice(body):
+        if request.param == "plain":
+            return bench.task(body, base=Task, acks_late=True, max_retries=1)
+        policy = RetryPolicy(attempts=2)
+        return (
+            bench.keyed(body, retry=policy) if request.param == "keyed" else bench.task(body, Safeguards(retry=policy))
+        )
+
+    return twice
+
+
+@pytest.mark.parametrize(
+    ("ask", "caught"),
+    [
+        ({}, MaxRetriesExceededError),
+        ({"throw": False}, MaxRetriesExceededError),
+        ({"exc": ValueError("no stock")}, ValueError),
+        ({"exc": NoStock("pen", "Bern")}, NoStock),
+    ],
+    ids=["no error", "not thrown", "error", "odd error"],
+)
+def test_body_catches_that_no_retry_is_left_and_cleans_up(bench, twice, ask, caught):
+    """`except MaxRetriesExceededError:` around `self.retry()` would never be entered, and nothing be cleaned up."""
+    cleaned = []
+
+    def body(self, number):
+        try:
+            self.retry(countdown=1, **ask)
+        except caught as error:
+            cleaned.append(type(error))
+
+    twice(body).delay(1)
+
+    delivered = bench.drain()
+
+    assert [caught] == cleaned
+    assert ["acknowledged", "acknowledged"] == [each.fate for each in delivered]
+    assert ("SUCCESS", ()) == (delivered[-1].state, bench.all_letters())
+
+
+def test_limit_of_one_run_is_told_to_the_body_as_well(bench, twice):
+    """The body would be told by the policy's cap, which it has lowered."""
+    cleaned = []
+
+    def body(self, number):
+        try:
+            self.retry(countdown=1, max_retries=0)
+        except MaxRetriesExceededError:
+            cleaned.append(self.request.retries)
+
+    twice(body).delay(1)
+
+    assert (["SUCCESS"], [0]) == ([each.state for each in bench.drain()], cleaned)
+
+
+def test_error_of_a_refused_retry_is_not_retried_after_all(bench, register):
+    """A body that has lowered its own cap would be started by the policy's, since its error is one that passes."""
+
+    def body(self, number):
+        self.retry(exc=ConnectionRefusedError("no stock"), countdown=1, max_retries=0)
+
+    register(body).delay(1)
+
+    (delivered,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert ("FAILURE", "attempt 1 of 1") == (delivered.state, letter.reason)
+
+
+def test_error_that_pickle_refuses_is_in_the_letter_as_itself(bench, register):
+    """Celery's `Retry` makes another class of it, and a person would look for that one (celery/celery#6990)."""
+
+    def body(self, number):
+        self.retry(exc=NoStock("pen", "Bern"), countdown=1, max_retries=0)
+
+    register(body).delay(1)
+
+    bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (letter.error_type.rpartition(".")[2], letter.error_message) == ("NoStock", "pen in Bern")
+
+
+def test_eager_caller_is_told_that_no_retry_is_left(bench, register):
+    """A test of the team would see another error than the worker stores."""
+
+    def body(self, number):
+        self.retry(countdown=1, max_retries=0)
+
+    result = register(body, retry=None).apply((1,))
+
+    assert "attempt 1 of 1" in str(result.result)
 
 
 def test_exhausted_retry_without_an_error_says_that_retries_are_used_up(bench, register):
