@@ -5,7 +5,7 @@ A port for brokers whose lease can be renewed, and Redis behind it. RabbitMQ has
 acknowledged stays with its consumer until the channel closes, or until the server's `consumer_timeout` closes it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from kombu.transport import redis as stock
@@ -16,7 +16,8 @@ from redis.retry import Retry
 from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
 from celery_safeguards.delivery.parking import return_due
-from celery_safeguards.delivery.scripts import RENEW, run_script
+from celery_safeguards.delivery.restoring import read_aside
+from celery_safeguards.delivery.scripts import RENEW, execute, run_script
 
 _RENEWED_AT_ONCE = 1_000
 _TIMEOUT_SECONDS = 2.0
@@ -31,6 +32,8 @@ class MessageLease(Protocol):
 
     parked: int
     """How many messages were parked when it last swept."""
+    aside: int
+    """How many entries that are no messages were set aside then."""
 
     @property
     def timeout_seconds(self) -> float:
@@ -58,6 +61,15 @@ class MessageLease(Protocol):
     def sweep(self) -> int:
         """Give the lapsed messages of dead workers to living ones; returns how many."""
 
+    def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
+        """
+        Hand over what is set aside, until one is not kept.
+
+        Args:
+            keep: takes bytes, their queue and what is wrong with them; returns whether they are durable elsewhere.
+
+        """
+
     def close(self) -> None:
         """Close what this lease has opened."""
 
@@ -71,7 +83,7 @@ class RedisLease:
     """
 
     def __init__(self, channel: Any) -> None:
-        self.parked = 0
+        self.parked = self.aside = 0
         self._channel = channel
         self._keys = BrokerKeys(channel)
         self._client = _own_client(channel, min(_TIMEOUT_SECONDS, self.timeout_seconds / RENEWALS_PER_TIMEOUT))
@@ -122,8 +134,16 @@ class RedisLease:
             return 0
         self._channel.is_swept = True
         self._channel.qos.make_up(self._client)
-        _, self.parked = return_due(self._channel, self._client)
+        kept = return_due(self._channel, self._client)
+        self.parked, self.aside = kept.parked, kept.aside
         return self._channel.sweep(self._client)
+
+    def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
+        """Hand over what is set aside, until one is not kept."""
+        while (entry := execute(self._client, "LINDEX", self._keys.aside, 0)) is not None:
+            if not keep(*read_aside(entry)):
+                return
+            execute(self._client, "LREM", self._keys.aside, 1, entry)
 
     def close(self) -> None:
         """Close this lease's connection."""

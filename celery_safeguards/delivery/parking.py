@@ -78,13 +78,24 @@ def call_next(channel: HardenedChannel, line_name: str) -> bool:
         return bool(run_script(client, CALL_NEXT, names, []))
 
 
-def return_due(channel: HardenedChannel, client: Any = None) -> tuple[int, int]:
-    """Give back the parked messages whose time has come; returns how many, and how many are parked yet."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the broker keeps beside queues and `unacked`."""
+
+    returned: int
+    """Parked messages that were given back now."""
+    parked: int
+    aside: int
+    """Entries that are no messages."""
+
+
+def return_due(channel: HardenedChannel, client: Any = None) -> Kept:
+    """Give back the parked messages whose time has come."""
     count = 0
-    names = [channel.keys.parked, channel.keys.parked_messages]
+    names = [channel.keys.parked, channel.keys.parked_messages, channel.keys.aside]
     with channel.conn_or_acquire(client) as found:
         while True:
-            returned, left = run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE])
+            returned, parked, aside = run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE])
             count += returned
             if returned < _RETURNED_AT_ONCE:
-                return count, left
+                return Kept(count, parked, aside)

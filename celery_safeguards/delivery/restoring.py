@@ -66,3 +66,9 @@ def aside_entry(raw: bytes, queue: str | None, reason: str) -> str:
         "at": time.time(),
     }
     return json.dumps(entry)
+
+
+def read_aside(entry: bytes) -> tuple[bytes, str | None, str]:
+    """Return the bytes that were no message, their queue if it is known, and what is wrong with them."""
+    found = json.loads(entry)
+    return base64.b64decode(found["raw"]), found["queue"], found["reason"]

@@ -6,6 +6,7 @@ What a worker does for the messages it holds: renew them from receipt to their e
 """
 
 import logging
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -17,6 +18,7 @@ from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.lease import lease_of
 from celery_safeguards.delivery.qos import name_what_runs
 from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.aside import Aside
 from celery_safeguards.worker.renewing import Renewing, appoint, renewing_of
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,8 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
             return
         renewing = renewing_of(parent.app)
         if renewing is None:
-            renewing = Renewing(wiring.clock, lambda: _turned_at(parent), is_in_loop=_runs_in_loop(parent.pool))
+            turned, move = partial(_turned_at, parent), Aside(parent.app).move
+            renewing = Renewing(wiring.clock, turned, move, is_in_loop=_runs_in_loop(parent.pool))
             appoint(parent.app, renewing)
         renewing.follow(lease)
 

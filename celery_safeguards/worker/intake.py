@@ -22,7 +22,8 @@ for every queue it consumes and for plain tasks as well:
 A letter that was written before a crash is found by the redelivery, see `unread`. Celery's result for an unknown task
 is a failure as ever; its letter can be replayed once the task is there.
 
-Not covered: what the transport cannot make a message of at all, such as an entry of the list that is no JSON.
+Not covered: what the transport cannot make a message of at all, such as an entry of the list that is no JSON; of the
+hardened transport, `aside` keeps that too.
 """
 
 import logging

@@ -47,11 +47,20 @@ class Renewing:
     Args:
         clock: gives the time.
         last_turn: when the consumer's loop last turned, monotonic; None where that cannot be told.
+        on_aside: called with the lease when its broker has set something aside; must not wait.
         is_in_loop: whether bodies run in the loop's own thread.
 
     """
 
-    def __init__(self, clock: Clock, last_turn: Callable[[], float | None], *, is_in_loop: bool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        last_turn: Callable[[], float | None],
+        on_aside: Callable[[MessageLease], None],
+        *,
+        is_in_loop: bool,
+    ) -> None:
+        self._on_aside = on_aside
         self._clock = clock
         self._last_turn = last_turn
         self._is_in_loop = is_in_loop
@@ -124,6 +133,8 @@ class Renewing:
         if self._renew_now or now - self._renewed_at >= lease.timeout_seconds / 3:
             self._renew(lease, now)
         lease.sweep()
+        if lease.aside:
+            self._on_aside(lease)
 
     def _renew(self, lease: MessageLease, now: float) -> None:
         held = set(lease.held)

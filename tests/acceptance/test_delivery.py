@@ -10,6 +10,8 @@ import signal
 import pytest
 from celery import Celery
 
+from celery_safeguards.conf import Settings
+from celery_safeguards.wiring import Wiring
 from tests.support import apps
 from tests.support.announcements import is_said
 from tests.support.sockets import Cutter
@@ -72,6 +74,15 @@ class Scene:
 
         wait_until(are_renewed, PATIENCE_SECONDS, f"{held} messages were renewed {count} times")
         assert held == len(seen), "a message was taken a second time"
+
+    def push(self, raw):
+        """Put bytes into the queue as some other program might."""
+        self.redis.lpush(f"{self._namespace}.{self._namespace}", raw)
+
+    def letters(self):
+        """Return all dead letters."""
+        settings = Settings(namespace=self._namespace, store_url=self.url)
+        return Wiring.from_settings(settings).letters.list(limit=100).letters
 
     def wait_empty(self):
         """Wait until the broker has no message, and no trace of one."""
@@ -251,6 +262,21 @@ def test_worker_whose_clock_is_wrong_takes_everything_from_others_on_plain_celer
     scene.worker("plain", env={**hour, apps.CLOCK_AHEAD: "3600"})
 
     scene.wait_for("before_effect", "A1", count=2)
+
+
+def test_what_is_no_message_becomes_a_letter_and_its_worker_goes_on(scene):
+    """celery/celery#4308: it ended every worker that took it."""
+    worker = scene.worker()
+    for raw in (b"rubbish \xff", b'{"body": "x"}'):
+        scene.push(raw)
+    scene.send("A1")
+
+    scene.wait_for("after_effect", "A1")
+    letters = wait_until(lambda: len(found := scene.letters()) == 2 and found, PATIENCE_SECONDS, "two letters")
+    scene.wait_empty()
+    assert {b"rubbish \xff", b'{"body": "x"}'} == {letter.wire.body for letter in letters}
+    assert {"undecodable"} == {letter.kind for letter in letters}
+    assert worker.is_running()
 
 
 def test_warm_shutdown_waits_for_a_long_body_and_nobody_else_begins_it(scene):

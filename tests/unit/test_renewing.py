@@ -30,7 +30,7 @@ class Lease:
     """Messages in hand, and what was said of them to the broker."""
 
     timeout_seconds = TIMEOUT_SECONDS
-    parked = 0
+    parked = aside = 0
 
     def __init__(self):
         self.messages = {}
@@ -68,8 +68,8 @@ class Worker:
     """A renewing without its thread: it ticks when the test says so."""
 
     def __init__(self, *, is_in_loop=False):
-        self.clock, self.lease, self.turned = Clock(), Lease(), None
-        self.renewing = Renewing(self.clock, lambda: self.turned, is_in_loop=is_in_loop)
+        self.clock, self.lease, self.turned, self.moved = Clock(), Lease(), None, []
+        self.renewing = Renewing(self.clock, lambda: self.turned, self.moved.append, is_in_loop=is_in_loop)
         self.renewing._lease = self.lease
 
     def take(self, tag, eta=None):
@@ -139,6 +139,16 @@ def test_body_that_begins_late_has_its_whole_budget(worker):
     worker.renewing.begins("a", 100)
 
     assert ["a"] == worker.renewed_after(99)
+
+
+def test_what_is_set_aside_is_told_of(worker):
+    worker.renewed_after(0)
+    assert [] == worker.moved
+    worker.lease.aside = 2
+
+    worker.renewed_after(1)
+
+    assert [worker.lease] == worker.moved
 
 
 def test_message_that_has_ended_is_forgotten(worker):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_safeguards.delivery.parking import Line, call_next, park, return_due
+from celery_safeguards.delivery.parking import Kept, Line, call_next, park, return_due
 from tests.support.waiting import wait_until
 
 
@@ -32,8 +32,8 @@ def test_parked_message_is_nobodys_and_comes_back_when_it_is_due(broker, taken):
     assert {} == broker.unacked() == broker.indexed()
     assert [] == broker.queued()
     assert [message.delivery_tag] == list(parked(broker))
-    assert (0, 1) == return_due(channel)
-    wait_until(lambda: return_due(channel)[0], 5, "it is due")
+    assert Kept(0, 1, 0) == return_due(channel)
+    wait_until(lambda: return_due(channel).returned, 5, "it is due")
     (back,) = broker.queued()
     assert {"id": "t1", "eta": None, "kept": "ä\u2028\x00", "sg_deferrals": 1} == back["headers"]
     assert message._raw["body"] == back["body"]
@@ -50,8 +50,8 @@ def test_message_that_is_parked_twice_comes_back_once(broker, taken):
     assert park(channel, message.delivery_tag, {}, 60)
     message.ack()
 
-    assert (1, 0) == return_due(channel)
-    assert (0, 0) == return_due(channel)
+    assert Kept(1, 0, 0) == return_due(channel)
+    assert Kept(0, 0, 0) == return_due(channel)
     assert 1 == len(broker.queued())
 
 
@@ -87,7 +87,7 @@ def test_who_comes_back_when_due_leaves_the_line(broker, taken):
     channel, message = taken
     park(channel, message.delivery_tag, {}, 0, Line("lock:a", 1.0))
 
-    assert (1, 0) == return_due(channel)
+    assert Kept(1, 0, 0) == return_due(channel)
 
     assert not call_next(channel, "lock:a")
     assert [] == list(broker.redis.scan_iter(f"{broker.prefix}unacked*"))
@@ -104,7 +104,7 @@ def test_many_that_are_due_come_back_at_once_and_wake_those_who_wait(broker):
         park(channel, message.delivery_tag, {}, 0)
         message.ack()
 
-    assert (250, 0) == return_due(channel)
+    assert Kept(250, 0, 0) == return_due(channel)
 
     assert 250 == len(broker.queued())
     assert 64 == broker.redis.llen(f"{broker.prefix}orders\x06\x16wake")
