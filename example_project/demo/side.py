@@ -114,14 +114,15 @@ class Side:
         """Whether the broker holds no message, seen several times in a row: a message in a worker's hands counts."""
         queue = self._app.conf.task_default_queue
         # A message is unseen for an instant when a worker has taken it off the list and not noted it yet.
-        is_empty = not self.broker.llen(queue) and not self.broker.hlen("unacked")
+        is_empty = not self.broker.exists(queue, "unacked", "unacked_parked")
         self._quiet_polls = self._quiet_polls + 1 if is_empty else 0
         return self._quiet_polls >= _QUIET_POLLS
 
     def what_is_left(self):
         """Say what keeps this shop from being settled."""
         queue = self._app.conf.task_default_queue
-        return f"{self.title}: {self.broker.llen(queue)} messages queued, {self.broker.hlen('unacked')} in hand"
+        waiting = f"{self.broker.hlen('unacked')} in hand, {self.broker.zcard('unacked_parked')} parked"
+        return f"{self.title}: {self.broker.llen(queue)} messages queued, {waiting}"
 
     # --- its workers
 

@@ -230,7 +230,8 @@ class Shop:
         prefix = f"{self.namespace}."
 
         def is_empty():
-            return not self.redis.exists(f"{prefix}{self.namespace}", f"{prefix}unacked", f"{prefix}unacked_index")
+            names = (self.namespace, "unacked", "unacked_index", "unacked_parked")
+            return not self.redis.exists(*(f"{prefix}{name}" for name in names))
 
         wait_until(is_empty, PATIENCE_SECONDS, "the queue and `unacked` are empty")
 

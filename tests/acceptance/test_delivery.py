@@ -86,7 +86,10 @@ class Scene:
 
     def wait_empty(self):
         """Wait until the broker has no message, and no trace of one."""
-        names = [f"{self._namespace}.{each}" for each in (self._namespace, "unacked", "unacked_index", "unacked_aside")]
+        names = [
+            f"{self._namespace}.{each}"
+            for each in (self._namespace, "unacked", "unacked_index", "unacked_parked", "unacked_aside")
+        ]
         wait_until(lambda: not self.redis.exists(*names), PATIENCE_SECONDS, "the broker is empty")
 
 

@@ -35,6 +35,27 @@ def test_duplicate_of_running_work_waits_in_the_broker(scene):
     assert 1 == len(scene.announcements.heard("effect"))
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_claim_is_renewed_in_every_pool(scene, pool):
+    """A body longer than its claim's lease of 3 s, and a duplicate that asks for it again and again."""
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    scene.announcements.hold("before_effect")
+    for _ in range(2):
+        scene.worker(pool=pool)
+    for _ in range(2):
+        scene.send("A1", name="keyed")
+    scene.wait_for("before_effect", "A1")
+
+    # It is put off for half a second to a second, then for twice, four and eight times as long.
+    scene.announcements.wait_for("task_received", PATIENCE_SECONDS, count=5)
+    scene.announcements.open("before_effect")
+
+    wait_until(lambda: scene.held() == scene.parked() == 0, PATIENCE_SECONDS, "all have ended")
+    scene.wait_empty()
+    assert 1 == len(scene.announcements.heard("effect"))
+
+
 def test_duplicate_of_running_work_waits_in_a_worker_on_the_stock_transport(scene):
     """The control: a copy with an ETA, held in memory and unacknowledged until its time."""
     scene.announcements.hold("before_effect")
