@@ -108,7 +108,10 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             appoint(parent.app, keeper)
         keeper.start()
         self._errands.start()
-        errands.appoint(parent.app, self._errands)
+        # The pool replaces a dead child while its loss is told: a lock held then would stay shut in the new one.
+        holds_locks = getattr(Wiring.of(parent.app).admission, "holds_locks_across_forks", False)
+        if not (holds_locks and _is_process_pool(parent.pool)):
+            errands.appoint(parent.app, self._errands)
         close_to_the_end(parent.connection.default_channel)
 
     def stop(self, parent: Any) -> None:

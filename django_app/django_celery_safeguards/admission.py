@@ -56,6 +56,11 @@ class OrmAdmissionStore(AdmissionRules):
         return self.house.connection.alias
 
     @property
+    def holds_locks_across_forks(self) -> bool:
+        """Whether a fork beside a thread that is in a step leaves the child a lock that nobody opens: SQLite's own."""
+        return self.house.dialect.vendor == "sqlite"
+
+    @property
     def _is_joined(self) -> bool:
         return isinstance(self.house.connection, JoinedConnection)
 
