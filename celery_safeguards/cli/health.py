@@ -20,7 +20,7 @@ from celery_safeguards.wiring import Wiring
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How old a sign of life may be; more than two of safeguards_health_interval_seconds.",
+    help="How old a sign of life may be; more than five of safeguards_health_interval_seconds.",
 )
 @as_json
 @click.pass_context

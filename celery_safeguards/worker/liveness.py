@@ -31,6 +31,8 @@ from celery_safeguards.pipeline.budget import DEFAULT_SECONDS, lease_budget_seco
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
+_BLOCKED_INTERVALS = 4
+"""So long a gap is no mere delay: on a machine that is busy, delays would hide a poll that is lost."""
 
 
 class Liveness:
@@ -90,7 +92,7 @@ class Liveness:
 
     def _note_loop(self) -> None:
         before, self._loop = self._loop, self._now()
-        if self._loop - before > 2 * self._wiring.settings.health_interval_seconds:
+        if self._loop - before > _BLOCKED_INTERVALS * self._wiring.settings.health_interval_seconds:
             # It was blocked, and the poll with it: that has not had time to answer.
             self._poll = self._loop
 

@@ -21,8 +21,8 @@ from tests.support.announcements import is_said
 from tests.support.waiting import wait_until
 
 INTERVAL_SECONDS = 0.5
-MAX_AGE_SECONDS = 3.0
-SOON_SECONDS = 12
+MAX_AGE_SECONDS = 4.0
+SOON_SECONDS = 20
 POOLS = ("prefork", "threads", "solo", "gevent")
 
 
