@@ -58,6 +58,11 @@ class Ward:
         self.wait_until(Health.HEALTHY)
         return self.worker
 
+    def command(self, name):
+        """Send a command of remote control, once the worker hears: what is said before that is lost."""
+        wait_until(lambda: self.app.control.ping(timeout=0.5), SOON_SECONDS, "the worker hears")
+        self.app.control.broadcast(name)
+
     def found(self):
         """Return how the worker is, or None: it has no file."""
         signs = self._files.read(self._namespace, self.worker.name)
@@ -186,7 +191,7 @@ def test_worker_whose_loop_is_blocked_is_told(ward, pool):
     worker = ward.start(pool)
     ward.announcements.hold("loop")
 
-    ward.app.control.broadcast("block_loop")
+    ward.command("block_loop")
     ward.announcements.wait_for("loop", SOON_SECONDS)
     ward.wait_until(Health.BLOCKED)
     assert worker.is_running()
@@ -201,7 +206,7 @@ def test_worker_whose_poll_is_lost_is_told_and_a_ping_is_not_enough(ward, pool):
     """It answers remote control, and takes no message: `celery inspect ping` finds it well (celery/celery#8030)."""
     worker = ward.start(pool)
 
-    ward.app.control.broadcast("lose_poll")
+    ward.command("lose_poll")
     ward.wait_until(Health.DEAF)
 
     assert [{worker.name: {"ok": "pong"}}] == ward.app.control.ping(timeout=2)
