@@ -91,8 +91,9 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
     def _end(self, tag: str, ending: Ending) -> None:
         try:
             self._say(tag, ending)
-        except (*self.channel.connection_errors, RedisError):
-            # Its body has ended: put back at the close, it would run again.
+        except BaseException:
+            # Whatever broke it (a close beside us, in another thread or greenlet, shows as many errors): its body has
+            # ended. Put back at the close, it would run again; kept, it would be renewed for its whole budget.
             self.unsent[tag] = ending
             self.forget(tag)
             raise

@@ -3,12 +3,14 @@ Cuts, cancels and shutdowns at the worst moment: what a body runs of is not give
 """
 
 import json
+import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_delivery import PATIENCE_SECONDS, Scene
+from tests.acceptance.test_delivery import PATIENCE_SECONDS, VISIBILITY_SECONDS, Scene
 from tests.support import apps
 from tests.support.announcements import is_said
 from tests.support.sockets import Cutter
@@ -124,3 +126,68 @@ def _lives(pid):
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_cuts_at_odd_moments_under_load_lose_nothing_and_leave_nothing(scene, cutter, pool):
+    """
+    celery/celery#8030, celery/celery#7185: each cut comes while many messages are taken, run and acknowledged.
+
+    An acknowledgement may break on a connection that the closing channel takes from under it, by any error.
+    """
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    chance = random.Random(20_260)
+    orders = [f"A{number}" for number in range(120)]
+    for order_id in orders:
+        scene.send(order_id, priority=chance.choice((0, 3, 6, 9)))
+    worker = scene.worker(
+        pool=pool, concurrency=4, env=through(cutter, scene), extra_args=("--prefetch-multiplier", "4")
+    )
+
+    for count in range(5, len(orders), 5):
+        scene.announcements.wait_for("effect", PATIENCE_SECONDS, count=count)
+        if count % 2:
+            cutter.cut()
+        else:
+            # The answer to: take, acknowledge, wait for a word.
+            cutter.lose_next_answer(chance.choice((b"EVALSHA", b"HDEL", b"BRPOP")))
+    cutter.lose_next_answer(b"nothing that is ever asked")
+
+    for order_id in orders:
+        scene.wait_for("after_effect", order_id)
+    scene.wait_empty()
+    assert worker.is_running()
+    # A process may have a message in its pipe of which its parent has not heard yet that it began.
+    assert pool == "prefork" or [1] * len(orders) == [len(scene.starts(order_id)) for order_id in orders]
+
+
+@pytest.mark.parametrize("silence", ["frozen", "away"])
+def test_server_that_is_silent_for_longer_than_the_timeout_starts_nothing_twice(
+    start_worker, announcements, fresh_redis, redis_url, namespace, silence
+):
+    """celery/celery#8030: twelve seconds are four visibility timeouts; the living renew before anybody sweeps."""
+    with fresh_redis.client() as client:
+        scene = Scene(start_worker, announcements, client, fresh_redis.url, namespace)
+        announcements.hold("before_effect")
+        env = {apps.STORE_URL: redis_url}
+        workers = [scene.worker(concurrency=2, env=env, extra_args=("--prefetch-multiplier", "2")) for _ in range(2)]
+        orders = [f"A{number}" for number in range(6)]
+        for order_id in orders:
+            scene.send(order_id)
+        scene.send("B1", countdown=20)
+        announcements.wait_for("before_effect", PATIENCE_SECONDS, count=4)
+        announcements.wait_for("task_received", PATIENCE_SECONDS, count=7)
+
+        began = time.monotonic()
+        (fresh_redis.freeze if silence == "frozen" else fresh_redis.stop)()
+        wait_until(lambda: time.monotonic() - began > 4 * VISIBILITY_SECONDS, 20, "the silence is over")
+        (fresh_redis.thaw if silence == "frozen" else fresh_redis.start)()
+        wait_until(lambda: client.info("replication"), 10, "the server answers")
+        announcements.open("before_effect")
+
+        for order_id in [*orders, "B1"]:
+            scene.wait_for("after_effect", order_id)
+        scene.wait_empty()
+        assert all(worker.is_running() for worker in workers)
+        assert [1] * 7 == [len(scene.starts(order_id)) for order_id in [*orders, "B1"]]
