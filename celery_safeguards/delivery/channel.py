@@ -50,6 +50,14 @@ class HardenedChannel(TakingChannel):
         """The pause between two renewals of what this channel has taken."""
         return float(self.visibility_timeout) / RENEWALS_PER_TIMEOUT
 
+    @property
+    def last(self) -> "HardenedChannel":
+        """The channel that carries on in the end: this one while it lives."""
+        found = self
+        while found.successor is not None:
+            found = found.successor
+        return found
+
     # --- putting
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
@@ -142,7 +150,7 @@ class HardenedChannel(TakingChannel):
         if self.successor is not None:
             self.successor.basic_ack(delivery_tag, multiple)
         elif self.closed:
-            self.qos.end_by_next(delivery_tag, Ending.GONE)
+            self.qos.leave(delivery_tag, Ending.GONE)
         else:
             super().basic_ack(delivery_tag, multiple)
 
@@ -151,7 +159,7 @@ class HardenedChannel(TakingChannel):
         if self.successor is not None:
             self.successor.basic_reject(delivery_tag, requeue)
         elif self.closed:
-            self.qos.end_by_next(delivery_tag, Ending.PUT_BACK if requeue else Ending.GONE)
+            self.qos.leave(delivery_tag, Ending.PUT_BACK if requeue else Ending.GONE)
         else:
             super().basic_reject(delivery_tag, requeue)
 

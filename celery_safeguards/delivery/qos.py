@@ -49,6 +49,7 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         self.kept: dict[str, Any] = {}
         self.unsent: dict[str, Ending] = {}
         self.stray: set[str] = set()
+        self._ending: set[str] = set()
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -63,7 +64,9 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         return is_mine and tag not in self._dirty
 
     def message_of(self, tag: str) -> Any | None:
-        """Return a held message, or None."""
+        """Return a held message, or None: also if it is just being acknowledged."""
+        if tag in self._ending or tag in self._dirty:
+            return None
         return self._delivered.get(tag) or self.adopted.get(tag) or self.kept.get(tag)
 
     def forget(self, tag: str) -> None:
@@ -89,15 +92,19 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         self._end(delivery_tag, Ending.PUT_BACK if requeue else Ending.GONE)
 
     def _end(self, tag: str, ending: Ending) -> None:
+        # Gone from the server before it is gone from here, it would look like another worker's to who renews it now.
+        self._ending.add(tag)
         try:
             self._say(tag, ending)
         except BaseException:
             # Whatever broke it (a close beside us, in another thread or greenlet, shows as many errors): its body has
             # ended. Put back at the close, it would run again; kept, it would be renewed for its whole budget.
-            self.unsent[tag] = ending
-            self.forget(tag)
+            self.leave(tag, ending)
             raise
-        self.forget(tag)
+        finally:
+            self.forget(tag)
+            self.channel.last.qos.forget(tag)
+            self._ending.discard(tag)
 
     def _say(self, tag: str, ending: Ending, client: Any = None) -> None:
         if ending is Ending.PUT_BACK:
@@ -130,10 +137,14 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
             count = len(self.unsent) + len(self.stray)
             logger.warning("%s messages are acknowledged or put back once the server answers: %s", count, error)
 
-    def end_by_next(self, tag: str, ending: Ending) -> None:
-        """Leave an ending to the channel that follows this one, which is closed."""
-        self.unsent[tag] = ending
+    def leave(self, tag: str, ending: Ending) -> None:
+        """Leave an ending to be said later, by whoever has taken over from this channel or will."""
         self.forget(tag)
+        self.unsent[tag] = ending
+        # Looked up afterwards: who takes over from now on inherits it.
+        last = self.channel.last.qos
+        last.forget(tag)
+        last.unsent[tag] = ending
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Put back at the close, also where nothing is delivered: an answer may be outstanding."""

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
+from celery_safeguards.delivery.connections import choose_transport
 from tests.acceptance.test_delivery import PATIENCE_SECONDS, VISIBILITY_SECONDS, Scene
 from tests.support import apps
 from tests.support.announcements import is_said
@@ -191,3 +193,45 @@ def test_server_that_is_silent_for_longer_than_the_timeout_starts_nothing_twice(
         scene.wait_empty()
         assert all(worker.is_running() for worker in workers)
         assert [1] * 7 == [len(scene.starts(order_id)) for order_id in [*orders, "B1"]]
+
+
+def test_remote_control_is_answered_and_leaves_no_keys(scene, namespace):
+    """Replies go to queues that are used once; consumers come and go while a question is outstanding."""
+    worker = scene.worker(concurrency=2)
+    with Celery("person", broker=scene.url, set_as_current=False) as person:
+        person.conf.update(apps.queue_settings(namespace), safeguards_namespace=namespace)
+        choose_transport(person)
+        person.conf.safeguards_transport = "hardened"
+        inspect = person.control.inspect([worker.name], timeout=5)
+        for _ in range(10):
+            assert {"ok": "pong"} == inspect.ping()[worker.name]
+
+        person.control.add_consumer("more", destination=[worker.name], reply=True, timeout=5)
+        person.control.cancel_consumer(namespace, destination=[worker.name], reply=True, timeout=5)
+        wait_until(lambda: ["more"] == names(inspect.active_queues()[worker.name]), 10, "it consumes from the other")
+        scene.send("A1")
+        scene.send("B1", queue="more")
+        scene.wait_for("after_effect", "B1")
+        assert [] == scene.starts("A1")
+
+        person.control.rate_limit("delivery.effect", "100/s", destination=[worker.name], reply=True, timeout=5)
+        person.control.add_consumer(namespace, destination=[worker.name], reply=True, timeout=5)
+        scene.wait_for("after_effect", "A1")
+        scene.wait_empty()
+        person.control.shutdown(destination=[worker.name])
+    assert 0 == worker.wait_exited()
+
+    wait_until(lambda: not words_left(scene, namespace), 10, "the words are gone")
+    # Bindings, and when anybody last swept: no more than there are names of queues and exchanges.
+    left = sorted(key.removeprefix(f"{namespace}.") for key in scene.redis.scan_iter(f"{namespace}.*"))
+    assert [] == [key for key in left if "reply" in key and not key.startswith("_kombu.binding")]
+
+
+def names(queues):
+    """Return the names of the queues that a worker says it consumes from."""
+    return [queue["name"] for queue in queues]
+
+
+def words_left(scene, namespace):
+    """Return the lists of words that are there yet."""
+    return [key for key in scene.redis.scan_iter(f"{namespace}.*") if key.endswith("wake")]

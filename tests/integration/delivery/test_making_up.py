@@ -2,6 +2,9 @@
 What could not be said to the server in time is said later, by whoever comes next; nothing waits for the timeout.
 """
 
+import logging
+import threading
+
 import pytest
 from kombu import Exchange, Queue
 
@@ -12,6 +15,8 @@ from celery_safeguards.delivery.scripts import TAKE
 from celery_safeguards.delivery.transport import HardenedTransport
 from tests.support.sockets import Cutter
 from tests.support.waiting import wait_until
+
+logger = logging.getLogger(__name__)
 
 
 def receive(broker, count=1, **options):
@@ -123,6 +128,59 @@ def test_message_that_ends_twice_frees_one_slot(broker):
 
     assert not channel.qos.can_consume()
     assert 1 == len(received)
+
+
+def test_message_that_is_just_acknowledged_is_not_taken_for_another_workers(broker, redis_url):
+    """The thread of renewal finds it gone from the server, and would say in the log that it was redelivered."""
+    with Cutter(redis_url) as cutter:
+        direct, broker._url = broker._url, cutter.url
+        channel = broker.connect()
+        broker._url = direct
+        received = broker.consume(channel)
+        broker.publish(1)
+        broker.drain(channel)
+        (message,) = received
+        assert message is channel.qos.message_of(message.delivery_tag)
+        cutter.stall(requests=False)
+        acknowledging = threading.Thread(target=message.ack)
+
+        acknowledging.start()
+        wait_until(lambda: not broker.unacked(), 5, "the server has heard of it")
+        assert channel.qos.message_of(message.delivery_tag) is None
+        cutter.resume()
+        acknowledging.join()
+
+        assert channel.qos.message_of(message.delivery_tag) is None
+
+
+def test_acknowledgement_that_fails_after_another_channel_has_taken_over_is_said_by_that_one(broker, redis_url):
+    """A thread waits for the answer while its connection is cut, closed and followed by another."""
+    with Cutter(redis_url) as cutter:
+        direct, broker._url = broker._url, cutter.url
+        channel = broker.connect()
+        broker._url = direct
+        received = broker.consume(channel)
+        broker.publish(1)
+        broker.drain(channel)
+        (message,) = received
+        qos.name_what_runs(lambda: {message.delivery_tag})
+        cutter.stall()
+        acknowledging = threading.Thread(target=message.ack_log_error, args=(logger, channel.connection_errors))
+        acknowledging.start()
+        wait_until(lambda: channel.qos.message_of(message.delivery_tag) is None, 5, "it is being acknowledged")
+
+        # As its close does, which would end the thread's connection before this test can go on.
+        channel.qos.restore_unacked()
+        after = broker.connect()
+        after.take_over(channel)
+        assert (message.delivery_tag,) == after.qos.held
+        cutter.cut()
+        acknowledging.join()
+
+    assert 1 == broker.count()
+    after.qos.make_up()
+    assert 0 == broker.count()
+    assert () == after.qos.held
 
 
 def test_question_whose_connection_is_dropped_is_put_back_before_the_next(broker):
