@@ -11,7 +11,7 @@ OLDEST_PYTHON ?= $(PYTHON)
 OLDEST := celery[redis]==5.5.0 kombu==5.5.2 billiard==4.2.1 vine==5.1.0 redis==4.6.0 django==5.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types layers format bench soak test-oldest clean
+.PHONY: help setup demo test check lint types layers format bench soak test-oldest celery-suite clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ soak: setup ## ten minutes of random kills and cuts, then count what is left
 test-oldest: .venv-oldest/.stamp ## unit, conformance and smoke tests on the lowest versions
 	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) tests/unit tests/conformance
 	@.venv-oldest/bin/python -m pytest $(PYTEST_OPTIONS) -m smoke tests/acceptance
+
+celery-suite: setup ## Celery's own integration tests, plain and on SafeTask; OPTIONS="-k EXPRESSION"
+	@$(BIN)/python -m tests.dropin $(OPTIONS)
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
