@@ -15,6 +15,7 @@ from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
 from celery.concurrency.base import BasePool
+from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker.request import Request
 from celery.worker.state import active_requests, reserved_requests, task_ready
 from kombu.transport.virtual.base import Message as VirtualMessage
@@ -57,20 +58,21 @@ def raised_in_child(exc_info: ExceptionInfo) -> BaseException:
     return found
 
 
-def drop_locally(request: Any) -> None:
+def drop_locally(request: Any) -> bool:
     """
-    Free a delivery's slot in this worker and send nothing: the message comes back by the visibility timeout.
+    Free a delivery's slot in this worker and send nothing; returns whether it comes back by a visibility timeout.
 
     On virtual transports a tag in `qos._dirty` no longer counts against the prefetch limit and is not restored by a
-    warm shutdown (kombu 5.7, `transport/virtual/base.py`). On AMQP the message stays unacknowledged until the channel
-    closes.
+    warm shutdown (kombu 5.7, `transport/virtual/base.py`). On AMQP the message stays unacknowledged, and counts, until
+    the channel closes.
     """
     task_ready(request)
-    leave_unacknowledged(request.message)
+    comes_back = leave_unacknowledged(request.message)
     request.acknowledged = True
+    return comes_back
 
 
-def leave_unacknowledged(message: Any) -> None:
+def leave_unacknowledged(message: Any) -> bool:
     """Do the same with a message of which there is no request."""
     qos = getattr(message.channel, "qos", None)
     forget, dirty = getattr(qos, "forget", None), getattr(qos, "_dirty", None)
@@ -78,6 +80,12 @@ def leave_unacknowledged(message: Any) -> None:
         forget(message.delivery_tag)
     elif dirty is not None:
         dirty.add(message.delivery_tag)
+    return forget is not None or dirty is not None
+
+
+def has_native_delay(app: Any) -> bool:
+    """Whether Celery may leave a countdown to RabbitMQ: with a quorum queue (celery 5.5 to 5.7, `app/base.py`)."""
+    return bool(detect_quorum_queues(app, app.producer_pool.connections.connection.transport.driver_type)[0])
 
 
 INTAKE_HOOKS = ("on_unknown_message", "on_unknown_task", "on_invalid_task", "on_decode_error", "create_task_handler")

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_safeguards import headers as h
 from celery_safeguards.clock import Clock
+from celery_safeguards.delivery.delayed import delay_options
 from celery_safeguards.ledger.record import Record
 
 
@@ -36,7 +37,7 @@ def publish_copy(
     Args:
         task: the guarded task.
         request: the running request.
-        countdown_seconds: from now.
+        countdown_seconds: from now; at least, where the broker waits for it by whole seconds.
         headers: set on top of those the message came with.
         retries: Celery's counter; it grows with a retry, not with a deferral.
         args: other positional arguments than the message's, from `retry(args=...)`.
@@ -49,10 +50,11 @@ def publish_copy(
     """
     given = dict(options or {})
     given["headers"] = {**h.outgoing(request.headers), **(given.get("headers") or {}), **headers}
-    signature = task.signature_from_request(
-        request, args, kwargs, countdown=countdown_seconds, retries=retries, **given
-    )
     try:
+        due = delay_options(task.app, request.delivery_info or {}, countdown_seconds)
+        if given.keys() & {"queue", "exchange", "routing_key"}:
+            due.pop("queue", None)
+        signature = task.signature_from_request(request, args, kwargs, retries=retries, **due, **given)
         task.publish(signature.args, signature.kwargs, add_to_parent=False, **signature.options)
     except Exception as error:
         # Whatever went wrong, from the broker to a serializer: the caller keeps the original message.

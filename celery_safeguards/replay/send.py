@@ -17,7 +17,6 @@ again.
 """
 
 import logging
-import re
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +27,7 @@ from kombu.utils import json as kombu_json
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.delivery.delayed import queue_behind
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
@@ -48,9 +48,6 @@ _KOMBU: Any = kombu_json
 _VERDICT_NOTE = "verdict"
 _CONSENT_NOTE = "may run twice"
 _REASON_NOTE = "replay asked"
-# RabbitMQ's delayed delivery puts 28 bits before the routing key (kombu 5.7, `native_delayed_delivery.py`).
-_DELAYED_EXCHANGE = "celery_delayed_delivery"
-_DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
 
 
 class NotPublished(SafeguardsError):
@@ -226,8 +223,8 @@ def route_of(app: Any, message: OutgoingMessage) -> tuple[str, str, list[Any]]:
             queue = app.amqp.router.route({}, message.task).get("queue")
         elif not message.exchange:
             queue = queues[key]
-        elif message.exchange.endswith(_DELAYED_EXCHANGE):
-            queue = next((each for each in queues.values() if each.routing_key == _DELAY_BITS.sub("", key)), None)
+        elif (behind := queue_behind(app, message.exchange, key)) is not None:
+            queue = behind
         else:
             bound = [each for each in queues.values() if _is_bound(each, message.exchange)]
             if bound:
