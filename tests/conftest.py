@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from example_project.gateway import Gateway, GatewayClient
-from tests.support import apps, databases, postgres, servers, workers
+from tests.support import apps, databases, postgres, rabbitmq, servers, workers
 from tests.support.announcements import Announcements
 from tests.support.sockets import free_port
 
@@ -67,6 +67,13 @@ def postgres_alias(postgres_url):
     ):
         databases.migrate(alias)
         yield alias
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_broker():
+    """A RabbitMQ of this session's own."""
+    with rabbitmq.rabbitmq_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from celery_safeguards.delivery.lease import lease_of
 from celery_safeguards.delivery.qos import name_what_runs
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.aside import Aside
+from celery_safeguards.worker.putting_back import put_back_for
 from celery_safeguards.worker.renewing import Renewing, appoint, renewing_of
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, parent: Any) -> None:
         """Follow the channel that was just opened."""
         before, self._channel = self._channel, parent.connection.default_channel
+        put_back_for(parent)
         wiring = Wiring.of(parent.app)
         if isinstance(self._channel, HardenedChannel):
             name_what_runs(lambda: self._tags_that_run_on(parent))

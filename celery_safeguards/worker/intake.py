@@ -37,11 +37,11 @@ from celery_safeguards._compat import (
     INTAKE_HOOKS,
     is_raised_by_building_a_request,
     keep_undecodable_bodies,
-    leave_unacknowledged,
 )
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.malformed import fault_of
+from celery_safeguards.worker.putting_back import leave_unacknowledged
 from celery_safeguards.worker.unread import keep_unread
 
 logger = logging.getLogger(__name__)
@@ -133,13 +133,13 @@ class _Intake:
             if is_kept:
                 self._end(message, give_up)
             else:
-                leave_unacknowledged(message)
+                leave_unacknowledged(app, message)
 
         run_errand(
             app,
             lambda: keep_unread(app, message, kind, reason, error),
             then,
-            lambda: leave_unacknowledged(message),
+            lambda: leave_unacknowledged(app, message),
         )
 
     def _end(self, message: Any, give_up: Callable[[], Any]) -> None:

@@ -25,7 +25,7 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_safeguards import headers as h
-from celery_safeguards._compat import custom_headers, drop_locally, raised_in_child
+from celery_safeguards._compat import custom_headers, raised_in_child
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.delivery.connections import is_hardened
 from celery_safeguards.delivery.lease import is_lost
@@ -38,6 +38,7 @@ from celery_safeguards.worker.endings import STEPS, Circumstances, Ending, Fate,
 from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.keeper import keeper_of
 from celery_safeguards.worker.losses import alive_beside, forget_losses, hold, let_go, tell_the_store
+from celery_safeguards.worker.putting_back import drop_locally
 from celery_safeguards.worker.renewing import renewing_of
 from celery_safeguards.worker.withdrawn import leave_letter, tell_withdrawn
 
@@ -179,7 +180,8 @@ class SafeRequest(Request):  # type: ignore[misc]
         if steps.fate is Fate.DROP:
             if ending is Ending.NOT_HANDED_ON:
                 logger.error("%s[%s] is done, but its result could not be handed on: %r", self.name, self.id, error)
-            return drop_locally(self)
+            drop_locally(self)
+            return None
         lock = self._lock_ask()
         if steps.is_loss:
             if not self.acknowledged and not self._sg_is_ending:

@@ -122,7 +122,9 @@ def refuse(self, order_id):
 def flaky(self, order_id, times=1, countdown=None):
     """Fail some times, before anything outside can have happened, then charge; with a countdown by `self.retry()`."""
     request = self.request
-    sent = {name: getattr(request, name) for name in ("headers", "expires", "timelimit", "delivery_info")}
+    sent = {name: getattr(request, name) for name in ("expires", "timelimit", "delivery_info")}
+    # RabbitMQ adds headers of its own with dates in them.
+    sent["headers"] = {name: value for name, value in request.headers.items() if not name.startswith("x-")}
     gate("begins", order_id=order_id, task_id=request.id, attempt=self.safe.attempt, sent=sent)
     if self.safe.attempt <= times:
         error = ConnectionRefusedError(f"{order_id}: nobody listens")
@@ -230,6 +232,7 @@ class Scene:
     Args:
         workers_database: where the store is `django://faults`, Django's settings of that database for the workers; the
             test's own way there is its to add.
+        changes: Celery settings that JSON can hold, of the publisher and of all workers.
 
     """
 
@@ -243,12 +246,13 @@ class Scene:
         announcements,
         start_worker,
         workers_database=None,
+        **changes,
     ):
         self._workers_database = workers_database
         self.gateway = gateway
         self.announcements = announcements
         self._namespace = namespace
-        self._where = {"namespace": namespace, "broker_url": broker_url, "store_url": store_url}
+        self._where = {"namespace": namespace, "broker_url": broker_url, "store_url": store_url, **changes}
         self._start_worker = start_worker
         # Its own way to the store, whatever stands between the store and the workers.
         self.app = self.publisher()
