@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from example_project.gateway import Gateway, GatewayClient
-from tests.support import apps, databases, postgres, rabbitmq, servers, workers
+from tests.support import apps, databases, postgres, rabbitmq, servers, sqs, workers
 from tests.support.announcements import Announcements
 from tests.support.sockets import free_port
 
@@ -74,6 +74,13 @@ def rabbitmq_broker():
     """A RabbitMQ of this session's own."""
     with rabbitmq.rabbitmq_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def sqs_url():
+    """URL of a server that is like Amazon SQS, for the whole session."""
+    with sqs.sqs_server() as url:
+        yield url
 
 
 @pytest.fixture

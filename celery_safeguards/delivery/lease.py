@@ -1,11 +1,13 @@
 """
 The lease of taken messages: while it is renewed, the broker gives them to nobody else.
 
-A port for brokers whose lease can be renewed, and Redis behind it. RabbitMQ has no such lease: a message that is not
-acknowledged stays with its consumer until the channel closes, or until the server's `consumer_timeout` closes it.
+A port for brokers whose lease can be renewed: Redis, here, and SQS, in `sqs`. RabbitMQ has no such lease: a message
+that is not acknowledged stays with its consumer until the channel closes, or until the server's `consumer_timeout`
+closes it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from kombu.transport import redis as stock
@@ -13,6 +15,7 @@ from kombu.utils.encoding import bytes_to_str
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from celery_safeguards.clock import Clock
 from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
 from celery_safeguards.delivery.parking import return_due
@@ -163,15 +166,45 @@ def _own_client(channel: Any, timeout_seconds: float) -> Any:
 def can_be_renewed(channel: Any) -> bool:
     """Whether the broker of a channel, or of its class, has a lease that can be renewed."""
     kind = channel if isinstance(channel, type) else type(channel)
-    return issubclass(kind, stock.Channel) and bool(channel.ack_emulation)
+    return _is_sqs(kind) or (issubclass(kind, stock.Channel) and bool(channel.ack_emulation))
 
 
-def lease_of(channel: Any) -> MessageLease | None:
+def lease_of(channel: Any, clock: Clock) -> MessageLease | None:
     """Return how a channel's messages are renewed; None where its broker has no lease that can be."""
+    if _is_sqs(type(channel)):
+        # boto3 is there only where SQS is used.
+        from celery_safeguards.delivery.sqs import SqsLease  # noqa: PLC0415
+
+        return SqsLease(channel, clock)
     return RedisLease(channel) if can_be_renewed(channel) else None
 
 
 def is_lost(message: Any) -> bool:
     """Whether this process no longer answers for a message: it was put back, or lapsed; never told on other brokers."""
-    channel = message.channel
-    return isinstance(channel, HardenedChannel) and not channel.qos.holds(message.delivery_tag)
+    channel, tag = message.channel, message.delivery_tag
+    if isinstance(channel, HardenedChannel):
+        return not channel.qos.holds(tag)
+    if _is_sqs(type(channel)):
+        return tag not in channel.qos._delivered or tag in channel.qos._dirty  # noqa: SLF001
+    return False
+
+
+def receive_count(message: Any) -> int:
+    """Return how often SQS gave a message to anybody, this time included; 0: another broker, which marks it instead."""
+    attributes = ((message.delivery_info or {}).get("sqs_message") or {}).get("Attributes") or {}
+    return int(attributes.get("ApproximateReceiveCount") or 0)
+
+
+def wire_properties(message: Any) -> Any:
+    """Return a message's properties without what kombu's SQS transport puts there: its body, and the receipt."""
+    properties = message.properties or {}
+    info = properties.get("delivery_info") if isinstance(properties, Mapping) else None
+    if not isinstance(info, Mapping) or "sqs_message" not in info:
+        return properties
+    return {**properties, "delivery_info": {name: info[name] for name in info if not name.startswith("sqs_")}}
+
+
+def _is_sqs(kind: type) -> bool:
+    # Whoever has a channel of it has imported its module.
+    transport = sys.modules.get("kombu.transport.SQS")
+    return transport is not None and issubclass(kind, transport.Channel)

@@ -49,7 +49,7 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 "runs, and what is killed while it takes a message may lose it",
                 HARDENED,
             )
-        lease = lease_of(self._channel)
+        lease = lease_of(self._channel, wiring.clock)
         if lease is None:
             return
         renewing = renewing_of(parent.app)

@@ -28,7 +28,7 @@ from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers, raised_in_child
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.delivery.connections import is_hardened
-from celery_safeguards.delivery.lease import is_lost
+from celery_safeguards.delivery.lease import is_lost, receive_count, wire_properties
 from celery_safeguards.errors import KeyRefused
 from celery_safeguards.headers import Lineage
 from celery_safeguards.locks.store import LockAsk
@@ -52,6 +52,8 @@ class SafeRequest(Request):  # type: ignore[misc]
         super().__init__(message, **options)
         self.sg_owner = uuid.uuid4().hex
         self._sg_received = time.monotonic()
+        if receive_count(message) > 1:
+            self._delivery_info["redelivered"] = True
         self._request_dict["headers"] = custom_headers(message.headers)
         self._request_dict[h.OWNER] = self.sg_owner
         # The body is the very object that is sent to the child anyway: pickle sends it once.
@@ -60,7 +62,7 @@ class SafeRequest(Request):  # type: ignore[misc]
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
             "headers": message.headers or {},
-            "properties": message.properties or {},
+            "properties": wire_properties(message),
             "delivery_info": self._delivery_info,
         }
         if is_hardened(message.channel):

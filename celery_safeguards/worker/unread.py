@@ -24,6 +24,7 @@ from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage, dumps
+from celery_safeguards.delivery.lease import wire_properties
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
@@ -96,7 +97,7 @@ def _wire_of(message: Any) -> WireMessage:
         content_type=message.content_type,
         content_encoding=message.content_encoding,
         headers=_mapping(message.headers, "headers"),
-        properties=_mapping(message.properties, "properties"),
+        properties=_mapping(wire_properties(message), "properties"),
         delivery_info={name: info.get(name) for name in _ROUTE},
     )
 

@@ -2,6 +2,7 @@
 What every test app reads from its environment, so that one test's workers share nothing with another's.
 """
 
+import json
 import os
 import time
 
@@ -14,6 +15,8 @@ GATEWAY_URL = "SAFEGUARDS_TEST_GATEWAY_URL"
 TRANSPORT = "SAFEGUARDS_TEST_TRANSPORT"
 """Which transport a test's workers and producers have."""
 VISIBILITY = "SAFEGUARDS_TEST_VISIBILITY_SECONDS"
+BROKER_OPTIONS = "SAFEGUARDS_TEST_BROKER_OPTIONS"
+"""More of `broker_transport_options`, as JSON."""
 
 
 CLOCK_AHEAD = "SAFEGUARDS_TEST_CLOCK_AHEAD_SECONDS"
@@ -57,6 +60,7 @@ def settings_from_environment(**changes):
             "unacked_restore_throttle": 1,
             # A worker killed while it sweeps leaves its lock behind; kombu keeps it for 300 s.
             "unacked_mutex_expire": 3,
+            **json.loads(os.environ.get(BROKER_OPTIONS, "{}")),
         },
         "result_backend": os.environ.get(STORE_URL, broker_url),
         "result_backend_transport_options": where["broker_transport_options"],

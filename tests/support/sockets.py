@@ -59,6 +59,15 @@ def listen(port):
     return listener
 
 
+def is_listening(port):
+    """Return whether anybody accepts connections on this port of the loopback address."""
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 class _Flow:
     """One direction of one connection."""
 
