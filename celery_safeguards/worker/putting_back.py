@@ -46,8 +46,9 @@ def _put_back_later(app: Any, message: Any) -> None:
     if consumer is None:
         return
     after_seconds = Wiring.of(app).settings.lease_seconds
-    # In the loop's thread: an AMQP channel is nobody else's to write to.
-    consumer.timer.call_after(after_seconds, consumer.call_soon, (_put_back, message, consumer.connection_errors))
+    # In the loop's thread, both times: the timer's heap and an AMQP channel are nobody else's to write to.
+    put_back = (_put_back, message, consumer.connection_errors)
+    consumer.call_soon(consumer.timer.call_after, after_seconds, consumer.call_soon, put_back)
 
 
 def _put_back(message: Any, connection_errors: tuple[type[BaseException], ...]) -> None:
