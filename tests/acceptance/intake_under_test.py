@@ -103,7 +103,7 @@ class Intake:
     def let_messages_time_out(self):
         """Make every message that is taken and not acknowledged older than the visibility timeout."""
         index = f"{self.namespace}.unacked_index"
-        self.redis.zadd(index, dict.fromkeys(self.redis.zrange(index, 0, -1), 0), xx=True)
+        servers.make_older_than_any_timeout(self.redis, index)
 
 
 def envelope(queue, body, headers, *, content_type="application/json", encoding="utf-8", raw_body=None):

@@ -89,7 +89,7 @@ class Sections:
     def let_messages_time_out(self):
         """Make every message that is taken and not acknowledged older than the visibility timeout."""
         index = f"{self.namespace}.unacked_index"
-        self.redis.zadd(index, dict.fromkeys(self.redis.zrange(index, 0, -1), 0), xx=True)
+        servers.make_older_than_any_timeout(self.redis, index)
 
     def wait_quiet(self):
         """Wait until the broker holds nothing more: nothing is to come, and nothing was kept by mistake."""

