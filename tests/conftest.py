@@ -3,6 +3,7 @@ Fixtures that start real things: each is stopped and removed again, also when a 
 """
 
 import contextlib
+import logging
 import signal
 import sys
 import uuid
@@ -25,6 +26,15 @@ def pytest_configure(config):
 
 def _interrupt(number, _frame):
     raise KeyboardInterrupt(f"signal {number}")
+
+
+@pytest.fixture(autouse=True)
+def root_level():
+    """A worker in this process, as some tests have it, sets the level of all logs."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

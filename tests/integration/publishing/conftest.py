@@ -8,6 +8,7 @@ import time
 
 import pytest
 from celery import Celery
+from kombu import pools
 
 from celery_safeguards import Idempotent, Safeguards, SafeTask
 from tests.support import apps
@@ -22,6 +23,8 @@ HANGS_SECONDS = 3 * DEADLINE_SECONDS
 @pytest.fixture
 def publisher(namespace):
     """Make an app on a broker with one task of each kind: `safe`, `keyed` and `plain`."""
+    # Of the whole process, and not to be made smaller while a control of another test hangs on with one of them.
+    pools.reset()
     with contextlib.ExitStack() as stack:
 
         def make(broker_url, **settings):
