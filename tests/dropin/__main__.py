@@ -4,7 +4,7 @@
     fetch the suite → an environment ─┬→ stock:   plain tasks, redis://             ─┬→ table
                                       └→ guarded: SafeTask, --guarded-broker-scheme ─┘
 
-Both run at the same time, each on its own Redis, which is mostly waiting: about 20 minutes. The exit status is 1 if
+Both run at the same time, each on its own Redis, which is mostly waiting: about 25 minutes. The exit status is 1 if
 a test passes on stock and fails on `SafeTask`, unless `known.toml` lists it. What is done to the suite's tasks:
 `plugins/guarded_tasks.py`.
 """

@@ -76,7 +76,8 @@ class Side:
         for number in range(1, RERUNS + 1):
             failed = [name for name, (outcome, _) in outcomes.items() if outcome == "failed" and name not in known]
             if failed:
-                again = self._once(own, failed, f"rerun-{number}")
+                # Once each time, also what the suite would run again by itself.
+                again = self._once(own, [*failed, "-p", "no:rerunfailures"], f"rerun-{number}")
                 outcomes |= {name: end for name, end in again.items() if end[0] != "failed"}
         return outcomes
 
