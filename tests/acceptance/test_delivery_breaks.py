@@ -42,6 +42,11 @@ def connected(worker):
     return worker.log().count("Connected to redis")
 
 
+def waits(scene):
+    """Whether anybody waits for a message."""
+    return any(each["cmd"].lower() == "brpop" for each in scene.redis.client_list())
+
+
 @pytest.mark.parametrize("cuts", [1, 2])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_message_that_waits_in_the_pool_runs_once_after_a_cut(scene, cutter, pool, cuts):
@@ -58,6 +63,7 @@ def test_message_that_waits_in_the_pool_runs_once_after_a_cut(scene, cutter, poo
         before = connected(worker)
         cutter.cut()
         wait_until(lambda before=before: connected(worker) > before, PATIENCE_SECONDS, "it is back")
+        wait_until(lambda: waits(scene), PATIENCE_SECONDS, "it waits for a message, and will notice the next cut")
     scene.announcements.open("before_effect")
 
     for order_id in orders:
