@@ -6,6 +6,7 @@ What plain Celery does with the same messages is seen of `plain_app`.
 
 import json
 import os
+import signal
 
 from celery import Celery
 
@@ -54,3 +55,18 @@ def keyed(order_id):
     gate("before_effect", order_id=order_id)
     announce("effect", order_id=order_id)
     return order_id
+
+
+def die(order_id):
+    """Be killed by the kernel for lack of memory, at every start."""
+    announce("started", order_id=order_id)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+app.task(die, base=SafeTask, name="delivery.die", safeguards=Safeguards(repeatable=True))
+app.task(
+    die,
+    base=SafeTask,
+    name="delivery.die_keyed",
+    safeguards=Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="rerun")),
+)

@@ -282,6 +282,34 @@ def test_what_is_no_message_becomes_a_letter_and_its_worker_goes_on(scene):
     assert worker.is_running()
 
 
+@pytest.mark.parametrize("name", ["die", "die_keyed"])
+def test_message_that_kills_its_child_each_time_is_buried_after_three_starts(scene, name):
+    """celery/celery#9082: requeued for ever, it takes one child after the other."""
+    worker = scene.worker()
+    scene.send("A1", name=name)
+
+    (letter,) = wait_until(scene.letters, PATIENCE_SECONDS, "a letter")
+    scene.wait_empty()
+    scene.send("B1")
+    scene.wait_for("after_effect", "B1")
+
+    assert 3 == len(scene.announcements.heard(is_said("started", order_id="A1")))
+    assert ("worker_lost", f"delivery.{name}") == (letter.kind, letter.task)
+    assert worker.is_running()
+
+
+def test_message_of_an_unknown_task_becomes_a_letter(scene):
+    """celery/celery#5504: plain Celery discards it."""
+    scene.worker()
+    scene.send("A1", name="of_tomorrow")
+
+    (letter,) = wait_until(scene.letters, PATIENCE_SECONDS, "a letter")
+    scene.wait_empty()
+
+    assert ("unknown_task", "delivery.of_tomorrow") == (letter.kind, letter.task)
+    assert b"A1" in letter.wire.body
+
+
 def test_warm_shutdown_waits_for_a_long_body_and_nobody_else_begins_it(scene):
     """celery/celery#3802: the consumer has stopped, the message is renewed all the same."""
     scene.announcements.hold("before_effect")
