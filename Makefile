@@ -21,8 +21,14 @@ setup: .venv/.stamp ## create .venv; again only when pyproject.toml has changed
 demo: setup ## break a shop, count what became of the money; SERVE=1 leaves its admin open
 	@$(BIN)/python -m example_project.demo $(if $(filter 1,$(SERVE)),--serve)
 
+# Those of whole workers mostly wait: they run beside the others, and are shown when both are over.
 test: setup ## run all tests
-	@$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests/acceptance >"$$log" 2>&1 & workers=$$!; \
+	others_ended=0; $(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/acceptance || others_ended=$$?; \
+	workers_ended=0; wait $$workers || workers_ended=$$?; \
+	cat "$$log"; \
+	exit $$(( others_ended > workers_ended ? others_ended : workers_ended ))
 
 check: lint types layers test ## everything that CI checks, the quick parts first
 
