@@ -207,6 +207,8 @@ def test_message_that_kills_its_workers_is_buried(scene, announcements, dies, st
             worker = scene.worker(concurrency=1)
     letter = announcements.wait_for(is_said("letter", task_id=task_id), PATIENCE_SECONDS)
 
+    # The end of a task whose worker is told to stop just then may be missed (Celery 5.5): half a minute's wait.
+    announcements.wait_for(is_said("task_failure", task_id=task_id), PATIENCE_SECONDS)
     stop_all()
     assert "worker_lost" == letter["kind"]
     assert starts == len(announcements.heard("begins"))
@@ -221,6 +223,8 @@ def test_letter_is_written_before_the_message_is_gone(scene, announcements, stop
 
     said = announcements.wait_for(is_said("letter", task_id=task_id), PATIENCE_SECONDS)
 
+    # The end of a task whose worker is told to stop just then may be missed (Celery 5.5): half a minute's wait.
+    announcements.wait_for(is_said("task_postrun", task_id=task_id, state="FAILURE"), PATIENCE_SECONDS)
     stop_all()
     assert [said["id"]] == [letter.id for letter in scene.letters()]
 
