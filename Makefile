@@ -5,8 +5,6 @@ BIN := .venv/bin
 # Temporary directories of tests that passed are removed at once.
 PYTEST_OPTIONS := -o tmp_path_retention_policy=failed
 
-PROCESSES ?= 3
-
 # The lowest versions that install together and work.
 # Give the lowest Python by OLDEST_PYTHON=.
 OLDEST_PYTHON ?= $(PYTHON)
@@ -23,9 +21,14 @@ setup: .venv/.stamp ## create .venv; again only when pyproject.toml has changed
 demo: setup ## break a shop, count what became of the money; SERVE=1 leaves its admin open
 	@$(BIN)/python -m example_project.demo $(if $(filter 1,$(SERVE)),--serve)
 
-# Those of whole workers mostly wait: three processes keep two cores busy, each with servers of its own.
-test: setup ## run all tests; PROCESSES=0 runs them one after the other
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_OPTIONS)
+# Those of whole workers mostly wait: two processes run them beside all others, and they are shown when both are over.
+test: setup ## run all tests
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_OPTIONS) tests/acceptance >"$$log" 2>&1 & workers=$$!; \
+	others_ended=0; $(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/acceptance || others_ended=$$?; \
+	workers_ended=0; wait $$workers || workers_ended=$$?; \
+	cat "$$log"; \
+	exit $$(( others_ended > workers_ended ? others_ended : workers_ended ))
 
 check: lint types layers test ## everything that CI checks, the quick parts first
 

@@ -222,11 +222,12 @@ def test_settings_of_celery_are_looked_at_before_deployment(tmp_path, options, c
 
 
 def test_finding_that_is_good_to_know_is_no_warning(tmp_path):
-    """`check --fail-level WARNING` would stop every deployment of a project without time limits."""
+    """`check --fail-level WARNING` would stop every deployment."""
     settings = "CELERY_BROKER_URL = 'redis://127.0.0.1:1/0'\nCELERY_SAFEGUARDS_STORE_URL = 'django://default'\n"
-    settings += "CELERY_BROKER_TRANSPORT_OPTIONS = {'socket_timeout': 30, 'socket_keepalive': True}"
+    settings += "CELERY_BROKER_TRANSPORT_OPTIONS = {'socket_timeout': 30, 'socket_keepalive': True}\n"
+    settings += "CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True"
     project = Project(tmp_path, settings=settings)
     project.manage("migrate", "-v0")
     done = check(project, "--deploy", "--tag", "celery_safeguards", "--fail-level", "WARNING")
 
-    assert (0, {"celery_safeguards.SG105"}) == (done.returncode, ids(done)), done.stderr
+    assert (0, {"celery_safeguards.SG159"}) == (done.returncode, ids(done)), done.stderr
