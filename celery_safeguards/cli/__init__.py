@@ -31,8 +31,11 @@ from celery_safeguards.cli.store import store
 
 def _safeguards(context: click.Context, **_preloaded: Any) -> None:
     """Check the set-up; inspect and repair guarded work: dead letters, idempotency keys, locks, retries, the store."""
+    app = context.obj.app
     # As a worker does first: it sets Django up, in whose database the store may be.
-    context.obj.app.loader.import_default_modules()
+    app.loader.import_default_modules()
+    # Only now are shared tasks registered, and with the first one the transport is chosen that workers have.
+    app.finalize()
 
 
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(

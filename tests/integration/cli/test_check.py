@@ -67,6 +67,19 @@ def test_sound_set_up_ends_with_0_and_shows_what_it_was_measured_against(broker,
 
 
 @pytest.mark.redis
+def test_hardened_transport_is_looked_at_as_workers_have_it(broker, check):
+    """Tasks are registered late, and the transport with them: what a worker does not do must not be told of it."""
+    settings = {"broker_transport_options": {"visibility_timeout": 600}}
+    hardened = check(broker.url, tasks=[BOUNDED], safeguards_transport="hardened", **settings)
+    stock = check(broker.url, tasks=[BOUNDED], **settings)
+
+    assert 0 == hardened.exit_code, hardened.output
+    assert "comes back after 600 s to 601 s" in hardened.stdout
+    assert "SG" not in hardened.stdout
+    assert {"SG143", "SG159"} <= set(stock.stdout.split())
+
+
+@pytest.mark.redis
 def test_warning_ends_with_1_and_comes_first(broker, check):
     """A deployment stops, and the reason is at the top."""
     done = check(broker.url, tasks=[BOUNDED, LATE], broker_transport_options=SOUND)
