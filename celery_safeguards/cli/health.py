@@ -59,6 +59,7 @@ def health(ctx: click.Context, node: str | None, max_age_seconds: float, as_json
         for each in found:
             click.echo(f"{clean(each.signs.node)}: {each.health}: {clean(each.reason)}")
     if not found:
-        complain(f"no worker of namespace {settings.namespace!r} has given a sign of life in {files.directory}")
+        asked = f"no worker {clean(node)} of" if node else "no worker of"
+        complain(f"{asked} namespace {settings.namespace!r} has given a sign of life in {files.directory}")
     if not is_good:
         raise click.exceptions.Exit(Exit.REFUSED)

@@ -283,7 +283,7 @@ def test_probe_ends_with_an_exit_status_and_one_document(ward):
         told[name] for name in ("node", "pid", "pool", "health")
     )
     assert f"{worker.name}: healthy: " in named.stdout
-    assert "no worker" in strange.stderr
+    assert "no worker nobody@nowhere of namespace" in strange.stderr
     assert {"healthy": False}.items() <= json.loads(ill.stdout).items()
     assert "silent" == json.loads(ill.stdout)["workers"][0]["health"]
 
