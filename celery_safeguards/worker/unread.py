@@ -62,7 +62,11 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
     except StoreUnavailable as away:
         logger.error("a message that is not read (%s) cannot be kept as a letter, and comes back: %s", reason, away)  # noqa: TRY400
         return False
-    logger.error("a message is not read (%s) and kept as letter %s", reason, letter.id)
+    logger.error(
+        "a message is not read (%s) and kept as letter %s: see `safeguards dead show`. Celery may call it discarded",
+        reason,
+        letter.id,
+    )
     return True
 
 
