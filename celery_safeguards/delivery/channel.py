@@ -178,7 +178,11 @@ class HardenedChannel(TakingChannel):
             super().close()
         except (*self.connection_errors, ResponseError) as error:
             # Also a replica that refuses to delete a queue: a channel that stays open would keep its messages for ever.
-            logger.warning("the broker was away while its channel was closed: %s", error)
+            logger.warning(
+                "the broker was away while its channel was closed (%s): what it held goes on with the next connection, "
+                "or comes back after the visibility timeout",
+                error,
+            )
             self._close_clients()
             virtual.Channel.close(self)
         finally:
