@@ -10,7 +10,7 @@ agree.
 | `unacked_index` | sorted set | delivery tag → when it was received or last renewed, by the server's clock |
 | `unacked_pulse` | hash | when any worker last swept, and from when sweeping is allowed after a pause of all |
 | `unacked_parked` | sorted set | delivery tag of a message that waits → when it is due, by the server's clock |
-| `unacked_parked_messages` | hash | delivery tag → its list, its wake list, the message and its line |
+| `unacked_parked_messages` | hash | delivery tag → list, wake list, the message, its line, its wait in seconds |
 | `unacked_line:<name>` | sorted set | delivery tags of parked messages that wait for one lock or key → since when |
 | `unacked_aside` | list | what was taken from a queue and is no message: JSON, the bytes in base64 |
 """

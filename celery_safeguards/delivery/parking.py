@@ -11,7 +11,10 @@ ETA in the worker that has received it). Here the message leaves `unacked` for t
 delivery's tag, so that a second try of the same step finds it done.
 
 Messages that wait for one lock or key stand in one line: whoever ends calls the one that has waited longest. A call
-that comes before its message is parked finds nobody; the message then comes back when it is due.
+that comes before its message is parked finds nobody; the message then comes back when it is due. Only the first of a
+line comes back by itself, and so the next one after it: a hundred thousand that came back each on its own account would
+find the same lock busy, before all other work of their queue. So a call that is lost, by a death or by a message that
+was withdrawn, holds a line up for one wait.
 """
 
 import json
@@ -26,6 +29,8 @@ from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.scripts import CALL_NEXT, PARK, RETURN_DUE, execute, run_script
 
 _RETURNED_AT_ONCE = 100
+_BEHIND_SECONDS = 3_600.0
+"""How long one waits at least who stands behind another: until called or first, in the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ def park(
         line: where it stands, to be called before.
 
     Returns:
-        False if another worker may have the message.
+        False if another worker may have the message, or if it is a broadcast's: its copy has no queue to come back to.
 
     Safe when: called again after an answer that was lost.
 
@@ -60,14 +65,17 @@ def park(
         entry = execute(client, "HGET", keys.unacked, tag)
         if entry is None:
             return execute(client, "ZSCORE", keys.parked, tag) is not None
-        message, _, queue = loads(bytes_to_str(entry))
+        message, exchange, queue = loads(bytes_to_str(entry))
+        if exchange:
+            return False
         # Its own time has come already.
         message["headers"].update(headers, eta=None)
         where, line_key = keys.of(channel.list_of(queue, message)), keys.line(line.name) if line else ""
-        parked = json.dumps([where, keys.wake(queue), dumps(message), line_key])
+        parked = json.dumps([where, keys.wake(queue), dumps(message), line_key, wait_seconds])
         names = [keys.unacked, keys.index, keys.parked, keys.parked_messages, line_key or keys.parked]
         since = f"{line.since:.6f}" if line else ""
-        return bool(run_script(client, PARK, names, [tag, parked, f"{wait_seconds:.6f}", since]))
+        arguments = [tag, parked, f"{wait_seconds:.6f}", since, _BEHIND_SECONDS]
+        return bool(run_script(client, PARK, names, arguments))
 
 
 def call_next(channel: HardenedChannel, line_name: str) -> bool:

@@ -5,6 +5,7 @@ A message that has to wait is parked in one step, once, and comes back when it i
 import json
 
 import pytest
+from kombu import Consumer, Exchange, Producer, Queue
 
 from celery_safeguards.delivery.parking import Kept, Line, call_next, park, return_due
 from tests.support.waiting import wait_until
@@ -91,6 +92,59 @@ def test_who_comes_back_when_due_leaves_the_line(broker, taken):
 
     assert not call_next(channel, "lock:a")
     assert [] == list(broker.redis.scan_iter(f"{broker.prefix}unacked*"))
+
+
+def test_only_the_first_of_a_line_comes_back_by_itself_and_then_the_next(broker):
+    """All at once would be in the way of every other message of the queue, and would find the lock busy again."""
+    channel = broker.connect()
+    received = broker.consume(channel)
+    for number in range(3):
+        broker.publish(number)
+        broker.drain(channel)
+    for message, since in zip(received, (30.0, 10.0, 20.0), strict=True):
+        assert park(channel, message.delivery_tag, {}, 0, Line("lock:a", since))
+
+    # The first that was parked was the first of the line by then.
+    assert Kept(2, 1, 0) == return_due(channel)
+    assert Kept(1, 0, 0) == return_due(channel)
+
+
+def test_who_becomes_the_first_of_a_line_waits_its_own_time_from_then_on(broker):
+    """Whoever was called before it may have died, or be withdrawn: then nobody calls it."""
+    channel = broker.connect()
+    received = broker.consume(channel)
+    for number in range(3):
+        broker.publish(number)
+        broker.drain(channel)
+    for number, message in enumerate(received):
+        assert park(channel, message.delivery_tag, {}, 0.3, Line("lock:a", float(number)))
+
+    assert call_next(channel, "lock:a")
+    assert Kept(0, 2, 0) == return_due(channel)
+    for left in (1, 0):
+        wait_until(lambda left=left: return_due(channel).parked == left, 5, "the next one comes back")
+
+    assert [0, 1, 2] == sorted(_body(each)["number"] for each in broker.queued())
+
+
+def test_broadcast_is_not_parked(own_broker):
+    """Its copy belongs to no queue: given back, it would lie in a list that nobody reads."""
+    broker = own_broker
+    channel = broker.connect()
+    queue = Queue("orders.mine", Exchange("all", type="fanout"), auto_delete=True)
+    received = []
+    with Consumer(channel, [queue], on_message=received.append, accept=["json"]):
+        channel.connection.cycle.on_poll_start()
+        wait_until(lambda: channel._in_listen, 5, "it listens")
+        wait_until(lambda: any(int(each["psub"]) for each in broker.redis.client_list()), 5, "it is heard")
+        Producer(channel).publish({"number": 1}, exchange=queue.exchange)
+        wait_until(lambda: _turn(broker, channel) and received, 10, "it has come")
+
+        assert not park(channel, received[0].delivery_tag, {}, 0)
+
+        assert {} == parked(broker)
+        assert [received[0].delivery_tag] == list(broker.unacked())
+        received[0].ack()
 
 
 def test_many_that_are_due_come_back_at_once_and_wake_those_who_wait(broker):
