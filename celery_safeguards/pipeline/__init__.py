@@ -22,6 +22,7 @@ from celery_safeguards.pipeline.keyed import run_keyed
 from celery_safeguards.pipeline.parking import call_who_waits
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.signals import end_delivery
+from celery_safeguards.wiring import Wiring
 
 __all__ = ["execute"]
 
@@ -31,7 +32,8 @@ logger = logging.getLogger(__name__)
 def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one delivery of a guarded task."""
     run = run_unkeyed if task.plan is None else run_keyed if task.plan.idempotent.atomic is None else run_atomic
-    has_ended = True
+    has_ended, clock = True, Wiring.of(task.app).clock
+    began = clock.monotonic_seconds()
     try:
         return run(task, request, args, kwargs)
     except LetteredError:
@@ -55,7 +57,7 @@ def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, An
         raise DroppedLocally(repr(error)) from error
     finally:
         if has_ended:
-            call_who_waits(task, request, args, kwargs)
+            call_who_waits(task, request, args, kwargs, clock.monotonic_seconds() - began)
     # Not in the handler: its chain is the body's, and nothing of ours is added.
     raise own
 

@@ -61,7 +61,8 @@ def put_off(
     delay = delay_seconds(wiring, lineage.deferrals, known_wait_seconds)
     carried = {**headers, **deferral_headers(lineage, wiring.clock)}
     try:
-        if not park_message(task, request, delay, headers=carried):
+        is_timed = known_wait_seconds is not None
+        if not park_message(task, request, delay, headers=carried, is_timed=is_timed):
             publish_copy(task, request, delay, headers=carried, retries=request.retries)
     except CopyRefused as error:
         end_delivery(task, request.id, Outcome.FENCED, lineage.key, f"{reason}, and it could not be put off")

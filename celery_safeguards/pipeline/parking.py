@@ -1,7 +1,11 @@
 """
 Putting the running message itself off, where the broker can keep it (`delivery.parking`): no copy is published.
 
-A delivery stands in the line of its lock, or of its key if it has none, and calls the next one there when it ends.
+A delivery stands in the line of its lock, or of its key if it has none, and calls the next one there when it ends. One
+that waits for a time (its retry is not due) stands in no lock's line: each end would call it, as the oldest, in vain.
+
+To call costs a round trip. It is made where the main process has lately heard of parked messages, and by a body that
+ran for longer than that news is old: somebody may have begun to wait meanwhile.
 """
 
 import logging
@@ -19,7 +23,9 @@ from celery_safeguards.pipeline.guarding import guarded_publish
 logger = logging.getLogger(__name__)
 
 
-def park_message(task: Any, request: Any, wait_seconds: float, *, headers: Mapping[str, Any]) -> bool:
+def park_message(
+    task: Any, request: Any, wait_seconds: float, *, headers: Mapping[str, Any], is_timed: bool = False
+) -> bool:
     """
     Have the running message come back later, under the same task id.
 
@@ -28,6 +34,7 @@ def park_message(task: Any, request: Any, wait_seconds: float, *, headers: Mappi
         request: the running request.
         wait_seconds: from now.
         headers: set on top of those the message came with.
+        is_timed: it waits for a time that is known, not for a lock or a key to be free.
 
     Returns:
         False where a copy has to be published instead: another transport, or a broker of its own for what is published.
@@ -43,20 +50,25 @@ def park_message(task: Any, request: Any, wait_seconds: float, *, headers: Mappi
         with _channel(task) as channel:
             if channel is None:
                 return False
-            name = _line_name(task, request.args, request.kwargs)
+            is_in_line = not (is_timed and task.lock_plan is not None)
+            name = _line_name(task, request.args, request.kwargs) if is_in_line else None
             line = Line(name, float(headers[h.DEFERRED_SINCE])) if name else None
             is_parked = park(channel, tag, headers, wait_seconds, line)
     except Exception as error:
         # Whatever went wrong: the original message is kept.
         raise CopyRefused(f"{task.name}[{request.id}]: {error!r}") from error
     if not is_parked:
-        raise CopyRefused(f"{task.name}[{request.id}]: another worker may have its message")
+        raise CopyRefused(f"{task.name}[{request.id}]: another worker may have its message, or it is a broadcast's")
+    if not is_in_line:
+        # It may be the one that was called, and does not use what it was called for.
+        call_who_waits(task, request, request.args, request.kwargs)
     return True
 
 
-def call_who_waits(task: Any, request: Any, args: Any, kwargs: Any) -> None:
+def call_who_waits(task: Any, request: Any, args: Any, kwargs: Any, ran_seconds: float = 0.0) -> None:
     """Have the message that has waited longest for the end of this delivery come back now; it comes by itself later."""
-    if not getattr(request, h.CALLS, False) or request.is_eager:
+    ran_long = ran_seconds >= HardenedChannel.sweep_every_seconds and getattr(request, h.TAG, None) is not None
+    if request.is_eager or not (ran_long or getattr(request, h.CALLS, False)):
         return
     name = _line_name(task, args, kwargs)
     if name is None:

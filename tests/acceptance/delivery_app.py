@@ -10,7 +10,7 @@ import signal
 
 from celery import Celery
 
-from celery_safeguards import Idempotent, Safeguards, SafeTask
+from celery_safeguards import EntityLock, Idempotent, RetryPolicy, Safeguards, SafeTask
 from tests.support import apps
 from tests.support.announce import announce, gate
 
@@ -53,6 +53,23 @@ def hung(order_id):
 )
 def keyed(order_id):
     gate("before_effect", order_id=order_id)
+    announce("effect", order_id=order_id)
+    return order_id
+
+
+@app.task(
+    base=SafeTask,
+    name="delivery.locked",
+    safeguards=Safeguards(
+        idempotent=Idempotent("order:{order_id}", on_unknown="rerun"),
+        lock=EntityLock("one", max_hold_seconds=60),
+        retry=RetryPolicy(base_seconds=600, cap_seconds=1200, floor_seconds=300),
+    ),
+)
+def locked(order_id):
+    gate("before_effect", order_id=order_id)
+    if order_id.startswith("late"):
+        raise ConnectionRefusedError(order_id)
     announce("effect", order_id=order_id)
     return order_id
 

@@ -2,10 +2,13 @@
 Work that has to wait for another one is kept by the broker, and no worker's death or fullness touches it.
 """
 
+import json
+
 import pytest
 
 from tests.acceptance.test_delivery import PATIENCE_SECONDS, Scene
 from tests.support import apps
+from tests.support.announcements import is_said
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
@@ -85,3 +88,41 @@ def test_parked_work_outlives_every_worker(scene):
     wait_until(lambda: scene.held() == scene.parked() == 0, PATIENCE_SECONDS, "all have ended")
     scene.wait_empty()
     assert 1 == len(scene.announcements.heard("effect"))
+
+
+def test_what_waits_for_a_time_does_not_use_up_the_calls_of_a_lock(scene):
+    """As the oldest of the line it would be called at each end, come too early, and leave the others waiting."""
+    scene.announcements.hold("before_effect", order_id="late")
+    scene.worker(concurrency=2)
+    scene.send("late", name="locked")
+    scene.wait_for("before_effect", "late")
+    duplicate = scene.send("late", name="locked")
+    wait_until(lambda: scene.parked() == 1, PATIENCE_SECONDS, "the duplicate is parked")
+    for number in range(6):
+        scene.send(f"A{number}", name="locked")
+    wait_until(lambda: scene.parked() == 7, PATIENCE_SECONDS, "all wait")
+
+    scene.announcements.open("before_effect")
+    scene.announcements.wait_for("effect", PATIENCE_SECONDS, count=6)
+
+    ends = scene.announcements.heard(lambda each: each["event"] in ("effect", "task_received"))
+    first = next(number for number, each in enumerate(ends) if each["event"] == "effect")
+    again = [each for each in ends[first:] if each["event"] == "task_received" and each["task_id"] == duplicate]
+    assert 1 >= len(again)
+
+
+def test_who_began_to_wait_during_a_long_body_is_called_at_its_end(scene):
+    """When it began nobody waited; without the call it would be as long again until the next one starts."""
+    scene.announcements.hold("before_effect", order_id="A1")
+    scene.worker(concurrency=2, env={"DELIVERY_SETTINGS": json.dumps({"safeguards_deferral_base_seconds": 60})})
+    scene.send("A1", name="locked")
+    scene.wait_for("before_effect", "A1")
+    scene.send("A2", name="locked")
+    wait_until(lambda: scene.parked() == 1, PATIENCE_SECONDS, "it waits")
+    # Longer than news of what is parked are old.
+    scene.wait_for_renewals(count=2)
+
+    scene.announcements.open("before_effect")
+
+    # By itself it would come in thirty seconds at the earliest.
+    wait_until(lambda: scene.announcements.heard(is_said("effect", order_id="A2")), 15, "it was called")
