@@ -18,7 +18,7 @@ from redis.retry import Retry
 from celery_safeguards.clock import Clock
 from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
-from celery_safeguards.delivery.parking import return_due
+from celery_safeguards.delivery.parking import call_next, return_due
 from celery_safeguards.delivery.restoring import read_aside
 from celery_safeguards.delivery.scripts import RENEW, execute, run_script
 
@@ -63,6 +63,9 @@ class MessageLease(Protocol):
 
     def sweep(self) -> int:
         """Give the lapsed messages of dead workers to living ones; returns how many."""
+
+    def call_next(self, line: str) -> None:
+        """Give back the message that has stood in a line for longest, if any does."""
 
     def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
         """
@@ -140,6 +143,11 @@ class RedisLease:
         kept = return_due(self._channel, self._client)
         self.parked, self.aside = kept.parked, kept.aside
         return self._channel.sweep(self._client)
+
+    def call_next(self, line: str) -> None:
+        """Give back the message that has stood in a line for longest, if any does."""
+        if isinstance(self._channel, HardenedChannel):
+            call_next(self._channel, line, self._client)
 
     def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
         """Hand over what is set aside, until one is not kept."""

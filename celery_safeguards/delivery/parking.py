@@ -78,12 +78,12 @@ def park(
         return bool(run_script(client, PARK, names, arguments))
 
 
-def call_next(channel: HardenedChannel, line_name: str) -> bool:
+def call_next(channel: HardenedChannel, line_name: str, client: Any = None) -> bool:
     """Give back the message that has stood in a line for longest; returns whether there was one."""
     keys = channel.keys
-    with channel.conn_or_acquire() as client:
+    with channel.conn_or_acquire(client) as found:
         names = [keys.parked, keys.parked_messages, keys.line(line_name)]
-        return bool(run_script(client, CALL_NEXT, names, []))
+        return bool(run_script(found, CALL_NEXT, names, []))
 
 
 @dataclass(frozen=True, slots=True)

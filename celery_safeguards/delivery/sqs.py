@@ -115,6 +115,9 @@ class SqsLease:
         self._look()
         return 0
 
+    def call_next(self, line: str) -> None:
+        """Do nothing: what waits on SQS is a copy with its own delay."""
+
     def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
         """Do nothing: what is no message is SQS' or kombu's to refuse."""
 

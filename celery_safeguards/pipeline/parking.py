@@ -51,7 +51,7 @@ def park_message(
             if channel is None:
                 return False
             is_in_line = not (is_timed and task.lock_plan is not None)
-            name = _line_name(task, request.args, request.kwargs) if is_in_line else None
+            name = line_name(task, request.args, request.kwargs) if is_in_line else None
             line = Line(name, float(headers[h.DEFERRED_SINCE])) if name else None
             is_parked = park(channel, tag, headers, wait_seconds, line)
     except Exception as error:
@@ -70,7 +70,7 @@ def call_who_waits(task: Any, request: Any, args: Any, kwargs: Any, ran_seconds:
     ran_long = ran_seconds >= HardenedChannel.sweep_every_seconds and getattr(request, h.TAG, None) is not None
     if request.is_eager or not (ran_long or getattr(request, h.CALLS, False)):
         return
-    name = _line_name(task, args, kwargs)
+    name = line_name(task, args, kwargs)
     if name is None:
         return
     try:
@@ -81,7 +81,7 @@ def call_who_waits(task: Any, request: Any, args: Any, kwargs: Any, ran_seconds:
         logger.warning("%s[%s]: who waits for it could not be called: %r", task.name, request.id, error)
 
 
-def _line_name(task: Any, args: Any, kwargs: Any) -> str | None:
+def line_name(task: Any, args: Any, kwargs: Any) -> str | None:
     """Return what a delivery's duplicates and rivals wait for, or None: nothing that can be named."""
     try:
         if task.lock_plan is not None:

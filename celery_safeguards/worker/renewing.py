@@ -14,6 +14,7 @@ It is a thread of the main process with a connection of its own; under gevent it
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -69,6 +70,7 @@ class Renewing:
         self._renewed_at = 0.0
         self._renew_now = True
         self._retired: list[MessageLease] = []
+        self._calls: deque[str] = deque()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -117,6 +119,12 @@ class Renewing:
         """Whether the broker keeps messages that wait for something, as it was a second ago."""
         return self._lease is not None and bool(self._lease.parked)
 
+    def call_soon(self, line: str) -> None:
+        """Have the next message of a line come back: one that was withdrawn or buried here will not call it."""
+        if self.is_anything_parked:
+            self._calls.append(line)
+            self._wake.set()
+
     @property
     def begun(self) -> set[str]:
         """The messages whose bodies have begun, until they are acknowledged."""
@@ -132,6 +140,9 @@ class Renewing:
         now = self._clock.monotonic_seconds()
         if self._renew_now or now - self._renewed_at >= lease.timeout_seconds / 3:
             self._renew(lease, now)
+        while self._calls:
+            # A call that fails is made good by the time at which the message is due.
+            lease.call_next(self._calls.popleft())
         lease.sweep()
         if lease.aside:
             self._on_aside(lease)

@@ -34,6 +34,7 @@ from celery_safeguards.headers import Lineage
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.pipeline.budget import lease_budget_seconds
 from celery_safeguards.pipeline.locking import holder_of
+from celery_safeguards.pipeline.parking import line_name
 from celery_safeguards.worker.endings import STEPS, Circumstances, Ending, Fate, Steps, ending_of
 from celery_safeguards.worker.errands import run_errand
 from celery_safeguards.worker.keeper import keeper_of
@@ -133,6 +134,8 @@ class SafeRequest(Request):  # type: ignore[misc]
         def announce() -> None:
             super(SafeRequest, self)._announce_revoked(reason, terminated, signum, expired)
             tell_withdrawn(self.task, self.id, key, has_expired=expired, terminated=terminated)
+            if not terminated:
+                self._call_who_waits()
 
         if terminated:
             announce()
@@ -193,7 +196,7 @@ class SafeRequest(Request):  # type: ignore[misc]
                 self._ask_the_store(steps, error, lock, lambda fate: self._bring_about(fate, tell_celery))
             return None
         if lock is not None or self._record_key() is not None:
-            self._ask_the_store(steps, error, lock, lambda _fate: None)
+            self._ask_the_store(steps, error, lock, lambda _fate: self._call_who_waits())
         told = tell_celery()
         if self._already_cancelled and not self.acknowledged and is_hardened(self.message.channel):
             # Celery leaves it to the closed connection to give it back; that one has kept it for this body.
@@ -215,6 +218,13 @@ class SafeRequest(Request):  # type: ignore[misc]
             drop_locally(self)
         else:
             tell_celery()
+            self._call_who_waits()
+
+    def _call_who_waits(self) -> None:
+        """Call the next of the line that this message may have been called from: no child does it."""
+        renewing, line = renewing_of(self.app), line_name(self.task, self.args, self.kwargs)
+        if renewing is not None and line is not None:
+            renewing.call_soon(line)
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(

@@ -126,3 +126,24 @@ def test_who_began_to_wait_during_a_long_body_is_called_at_its_end(scene):
 
     # By itself it would come in thirty seconds at the earliest.
     wait_until(lambda: scene.announcements.heard(is_said("effect", order_id="A2")), 15, "it was called")
+
+
+def test_message_that_expires_while_it_waits_passes_the_call_on(scene):
+    """It is withdrawn before any child has it, which would call the next one."""
+    scene.announcements.hold("before_effect", order_id="A1")
+    scene.worker(concurrency=2, env={"DELIVERY_SETTINGS": json.dumps({"safeguards_deferral_base_seconds": 60})})
+    scene.send("A1", name="locked")
+    scene.wait_for("before_effect", "A1")
+    for number in range(3):
+        scene.send(f"B{number}", name="locked", expires=2)
+        wait_until(lambda number=number: scene.parked() == number + 1, PATIENCE_SECONDS, "it waits")
+    scene.send("C1", name="locked")
+    wait_until(lambda: scene.parked() == 4, PATIENCE_SECONDS, "all wait")
+    scene.wait_for_renewals(count=3)
+
+    scene.announcements.open("before_effect")
+
+    # By itself each would come thirty seconds after the one before it, at the earliest.
+    wait_until(lambda: scene.announcements.heard(is_said("effect", order_id="C1")), 15, "the call was passed on")
+    scene.wait_empty()
+    assert [] == scene.announcements.heard(lambda each: str(each.get("order_id")).startswith("B"))
