@@ -69,7 +69,7 @@ def park(
         if exchange:
             return False
         # Its own time has come already.
-        message["headers"].update(headers, eta=None)
+        message["headers"] = {**(message.get("headers") or {}), **headers, "eta": None}
         where, line_key = keys.of(channel.list_of(queue, message)), keys.line(line.name) if line else ""
         parked = json.dumps([where, keys.wake(queue), dumps(message), line_key, wait_seconds])
         names = [keys.unacked, keys.index, keys.parked, keys.parked_messages, line_key or keys.parked]

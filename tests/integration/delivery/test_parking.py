@@ -56,6 +56,19 @@ def test_message_that_is_parked_twice_comes_back_once(broker, taken):
     assert 1 == len(broker.queued())
 
 
+def test_message_without_headers_is_parked(broker):
+    """Of a program that speaks Celery's first protocol."""
+    channel = broker.connect()
+    received = broker.consume(channel)
+    broker.push_raw('{"body": "e30=", "headers": null, "properties": {"delivery_info": {}, "delivery_tag": "1"}}')
+    broker.drain(channel)
+
+    assert park(channel, received[0].delivery_tag, {"sg_deferrals": 1}, 0)
+
+    assert Kept(1, 0, 0) == return_due(channel)
+    assert {"sg_deferrals": 1, "eta": None} == broker.queued()[0]["headers"]
+
+
 def test_message_that_another_worker_has_is_not_parked(broker, taken):
     channel, message = taken
     broker.age()
