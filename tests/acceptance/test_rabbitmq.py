@@ -79,7 +79,8 @@ def stop_all(broker, namespace, workers):
     def stop_all():
         for worker in workers:
             if worker.is_running():
-                assert 0 == worker.stop(PATIENCE_SECONDS)
+                # Longer than billiard waits for a parent that has not read a child's last result: 300 times 0.1 s.
+                assert 0 == worker.stop(PATIENCE_SECONDS * 2)
         assert 0 == broker.ready(namespace)
 
     return stop_all
