@@ -24,6 +24,7 @@ from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.health import health
 from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.locks import locks
+from celery_safeguards.cli.overdue import overdue
 from celery_safeguards.cli.replaying import replay, resume_letter
 from celery_safeguards.cli.retry import retry
 from celery_safeguards.cli.store import store
@@ -43,5 +44,5 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 dead.add_command(replay)
 dead.add_command(resume_letter)
-for _command in (check, dead, health, keys, locks, retry, store):
+for _command in (check, dead, health, keys, locks, overdue, retry, store):
     safeguards.add_command(_command)

@@ -64,6 +64,17 @@ class _Pool(ConnectionPool):
         return made
 
 
+def hardened_connection(app: Any) -> Any | None:
+    """Return a connection by the hardened transport, whatever an app's workers have; None: its broker is not Redis."""
+    connection = app.connection_for_read()
+    found = connection.get_transport_cls()
+    kind = _HARDENED.get(found, found)
+    if kind not in _HARDENED.values():
+        return None
+    connection.get_transport_cls = lambda: kind
+    return connection
+
+
 def is_hardened(channel: Any) -> bool:
     """Whether a channel takes its messages by the hardened transport."""
     return isinstance(channel, HardenedTransport.Channel)
