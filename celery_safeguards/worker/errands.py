@@ -26,6 +26,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from celery_safeguards.worker.forking import no_fork
+
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 _Step = Callable[[], None]
@@ -99,7 +101,8 @@ class Errands:
 
     def _do(self, errand: Callable[[], Answer], then: Callable[[Answer], None], otherwise: _Step) -> None:
         try:
-            answer = errand()
+            with no_fork():
+                answer = errand()
         except Exception:
             # The thread must outlive what it cannot foresee: without it nothing is acknowledged any more.
             logger.exception("an errand failed")

@@ -21,6 +21,7 @@ from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.findings import Finding, Severity
 from celery_safeguards.ledger.record import FORMAT
 from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.forking import no_fork
 
 logger = logging.getLogger(__name__)
 _STOP_SECONDS = 5.0
@@ -101,7 +102,8 @@ class FleetWatch:
     def look(self, board: Board, report: WorkerReport) -> None:
         """Exchange reports once, and log what is new in them."""
         try:
-            reports = board.write(report)
+            with no_fork():
+                reports = board.write(report)
         except StoreUnavailable as error:
             if not self._is_away:
                 logger.warning("%s", Finding("SG166", str(error)))

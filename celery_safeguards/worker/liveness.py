@@ -29,6 +29,7 @@ from celery_safeguards._publishing import Publishing, publish_under_way
 from celery_safeguards.health import HealthFiles, VitalSigns
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS, lease_budget_seconds
 from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker.forking import no_fork
 
 logger = logging.getLogger(__name__)
 _BLOCKED_INTERVALS = 4
@@ -115,7 +116,7 @@ class Liveness:
         seconds = settings.health_interval_seconds
         asking = Publishing(self._wiring.clock, seconds, sent + seconds, "a sign of life")
         try:
-            with publish_under_way(asking):
+            with no_fork(), publish_under_way(asking):
                 if self._connection is None:
                     self._connection = bound_connection(self._consumer.app.connection_for_read())
                 self._connection.ensure_connection(max_retries=1)

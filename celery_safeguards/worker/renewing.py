@@ -27,6 +27,7 @@ from celery_safeguards.clock import Clock
 from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.lease import MessageLease
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
+from celery_safeguards.worker.forking import no_fork
 
 logger = logging.getLogger(__name__)
 _STANDSTILL_SECONDS = 30.0
@@ -182,7 +183,8 @@ class Renewing:
     def _run(self) -> None:
         while not self._stopped:
             try:
-                self.tick()
+                with no_fork():
+                    self.tick()
             except _AWAY as error:
                 if not self.is_away:
                     logger.warning("messages could not be renewed: %s", error)
