@@ -209,6 +209,8 @@ def test_remote_control_is_answered_and_leaves_no_keys(scene, namespace):
         choose_transport(person)
         person.conf.safeguards_transport = "hardened"
         inspect = person.control.inspect([worker.name], timeout=5)
+        # A worker is told of as ready before it listens to questions.
+        wait_until(inspect.ping, 30, "the worker answers")
         for _ in range(10):
             assert {"ok": "pong"} == inspect.ping()[worker.name]
 
