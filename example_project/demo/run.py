@@ -13,7 +13,7 @@ from example_project.demo.plan import Fate
 from example_project.demo.processes import DemoFailed, stop_if_interrupted, wait_until
 from example_project.demo.report import Finding
 from example_project.demo.side import WORKERS
-from example_project.demo.sides import RESEND_AFTER_SECONDS, GuardedSide, PlainSide
+from example_project.demo.sides import GuardedSide, PlainSide
 
 _SETTLED_SECONDS = 120
 
@@ -89,9 +89,7 @@ class Demo:
 
     def _settle(self):
         self.say("wait until both shops are quiet")
-        self.say(
-            f"    the guarded one sends again, under the same key, what is not done after {RESEND_AFTER_SECONDS:g} s"
-        )
+        self.say("    the guarded one sends again, under the same key, what is not done and has no message any more")
         self.say("    the plain one has no record to ask: an order without an answer may be lost or charged")
         self._await_settled()
         self._do(faults.count_misbehaviour)
@@ -128,8 +126,6 @@ class Demo:
 
     def _await_settled(self):
         def settled():
-            for side in self.sides:
-                side.send_again()
             # Both are asked each time: they count for how long they have been quiet.
             answers = [side.is_settled() for side in self.sides]
             return all(answers)

@@ -103,9 +103,6 @@ class Side:
         """Send a payload by the task's name, as a producer does that does not share our code."""
         self._app.send_task(self._charge.name, kwargs=payload)
 
-    def send_again(self):
-        """Send orders again that may be lost."""
-
     def is_settled(self):
         """Whether nothing is left to do, as far as this shop can tell."""
         return self.is_quiet()

@@ -1,9 +1,9 @@
 """
 The two shops, and what each does about an order that has no answer.
 
-The guarded shop can ask what became of an order. So it sends again, under the same keys, every order that is not
-finished after a stated wait. The plain shop cannot: an order without an answer may be lost or charged, and so it is
-not sent again.
+The guarded shop can ask what became of an order. So once its broker holds no message, it sends again, under the same
+keys, every order that is not finished. The plain shop cannot: an order without an answer may be lost or charged, and so
+it is not sent again.
 """
 
 from celery_safeguards.wiring import Wiring
@@ -13,9 +13,6 @@ from example_project.demo.processes import DemoFailed
 from example_project.demo.side import Side
 from example_project.shop import checkout, tasks
 from example_project.shop.models import Customer, Order
-
-RESEND_AFTER_SECONDS = 40.0
-"""Longer than anything takes that the broker has not lost."""
 
 
 class PlainSide(Side):
@@ -60,13 +57,12 @@ class GuardedSide(Side):
         Wiring.of(shop_app).admission.declare_new()
         return self
 
-    def send_again(self):
-        """Send every order again that is not finished `RESEND_AFTER_SECONDS` after it was sent."""
-        self.resent += len(checkout.send_again(RESEND_AFTER_SECONDS))
-
     def is_settled(self):
-        """Whether every order is finished or lies in a letter, and no message is under way."""
-        return self.is_quiet() and all(checkout.awaits_person(order) for order in self.unfinished())
+        """Whether every order is finished or in a letter; one without any message was lost, and is sent again."""
+        if not self.is_quiet():
+            return False
+        self.resent += len(checkout.send_again(after_seconds=0))
+        return all(checkout.awaits_person(order) for order in self.unfinished())
 
     def what_is_left(self):
         """Say what keeps this shop from being settled."""
