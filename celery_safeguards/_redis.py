@@ -12,6 +12,9 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
 | `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
 | `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
+| `{sg:<ns>:0}:group:v1:<fingerprint>` | hash | one group of letters: its counts, what people say of it | never |
+| `{sg:<ns>:0}:groups:v1` | sorted set | fingerprints by time | never |
+| `{sg:<ns>:0}:group-letters:v1:<fingerprint>` | sorted set | ids of a group's letters by time | never |
 
 All keys of a namespace share a hash tag, so that one script can touch several of them on a cluster. Retention is the
 key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
@@ -66,6 +69,7 @@ class Keys:
         self.tag = f"{{sg:{namespace}:{shard}}}"
         self.meta = f"{self.tag}:meta:v1"
         self.letters = f"{self.tag}:letters:v1"
+        self.groups = f"{self.tag}:groups:v1"
 
     def record(self, scope: str, key: str) -> str:
         """Return a record's key: readable, and of bounded length whatever the idempotency key holds."""
@@ -90,6 +94,14 @@ class Keys:
     def letter(self, letter_id: str) -> str:
         """Return a letter's key."""
         return f"{self.tag}:letter:v1:{letter_id}"
+
+    def group(self, fingerprint: str) -> str:
+        """Return the key of a group of letters."""
+        return f"{self.tag}:group:v1:{fingerprint}"
+
+    def group_letters(self, fingerprint: str) -> str:
+        """Return the key of the ids of a group's letters."""
+        return f"{self.tag}:group-letters:v1:{fingerprint}"
 
 
 class Script:

@@ -21,6 +21,7 @@ from celery.bin.base import handle_preload_options
 from celery_safeguards.cli.check import check
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
+from celery_safeguards.cli.groups import list_groups, regroup, show_group, triage
 from celery_safeguards.cli.health import health
 from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.locks import locks
@@ -42,7 +43,7 @@ def _safeguards(context: click.Context, **_preloaded: Any) -> None:
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
     click.pass_context(handle_preload_options(_safeguards))
 )
-dead.add_command(replay)
-dead.add_command(resume_letter)
+for _command in (list_groups, regroup, replay, resume_letter, show_group, triage):
+    dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, retry, store):
     safeguards.add_command(_command)

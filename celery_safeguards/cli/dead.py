@@ -21,7 +21,19 @@ from celery_safeguards.wiring import Wiring
 
 KINDS = click.Choice([kind.value for kind in FailureKind])
 _SUMMARY = (
-    *("id", "state", "kind", "effect_possible", "reason", "task", "task_id", "key", "scope", "replay_task_id"),
+    *(
+        "id",
+        "fingerprint",
+        "state",
+        "kind",
+        "effect_possible",
+        "reason",
+        "task",
+        "task_id",
+        "key",
+        "scope",
+        "replay_task_id",
+    ),
     *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds"),
 )
 _OPTIONS = {
@@ -40,6 +52,7 @@ def login_name() -> str | None:
         return None
 
 
+in_group = click.option("--group", "fingerprint", metavar="GROUP", help="Only letters of this group.")
 by_whom = click.option(
     "--by", "who", default=login_name, show_default="your login name", help="Your name, for the letter's history."
 )
@@ -54,6 +67,7 @@ def dead() -> None:
 @click.option("--state", type=click.Choice([*STATES, "any"]), default="open", show_default=True)
 @click.option("--task", help="Only this task's.")
 @click.option("--kind", type=KINDS, help="Only failures of this kind.")
+@in_group
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", help="Go on from the cursor of an earlier page.")
 @as_json
@@ -64,6 +78,7 @@ def list_letters(
     state: str,
     task: str | None,
     kind: str | None,
+    fingerprint: str | None,
     limit: int,
     before: str | None,
     as_json: bool,
@@ -71,7 +86,12 @@ def list_letters(
     """List letters, the newest failure first."""
     wanted: Any = None if state == "any" else state
     page = Wiring.of(ctx.obj.app).letters.list(
-        limit=limit, before=before, state=wanted, task=task, kind=FailureKind(kind) if kind else None
+        limit=limit,
+        before=before,
+        state=wanted,
+        task=task,
+        kind=FailureKind(kind) if kind else None,
+        fingerprint=fingerprint,
     )
     if as_json:
         letters = [_summary(letter) for letter in page.letters]
@@ -144,6 +164,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
     print_fields(
         [
             ("letter", letter.id),
+            ("group", letter.fingerprint),
             ("state", f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state),
             ("task", f"{letter.task} [{letter.task_id}]"),
             ("key", letter.key),
@@ -155,7 +176,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
             ("first seen", when(letter.first_seen_seconds)),
             ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),
             ("root, parent", f"{letter.root_id}, {letter.parent_id}"),
-            ("group", letter.group_id),
+            ("canvas group", letter.group_id),
             *arguments.shown,
             ("body", arguments.note or None),
             ("replay", ahead.refused or "possible"),

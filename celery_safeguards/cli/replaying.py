@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import KINDS, as_json, by_whom
+from celery_safeguards.cli.dead import KINDS, as_json, by_whom, in_group
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.outcome import FailureKind
@@ -27,6 +27,7 @@ may_run_twice = click.option("--yes-it-may-run-twice", is_flag=True, help="Conse
 @click.option("--all", "is_all", is_flag=True, help="All letters that are open now, instead of IDs.")
 @click.option("--task", help="With --all: only this task's.")
 @click.option("--kind", type=KINDS, help="With --all: only failures of this kind.")
+@in_group
 @by_whom
 @happened
 @did_not_happen
@@ -42,6 +43,7 @@ def replay(
     is_all: bool,
     task: str | None,
     kind: str | None,
+    fingerprint: str | None,
     who: str,
     happened: str | None,
     did_not_happen: bool,
@@ -58,15 +60,17 @@ def replay(
     verdict = _verdict(happened, did_not_happen)
     if bool(letter_ids) == is_all:
         raise click.UsageError("give the letters' IDs, or --all")
-    if (task or kind) and not is_all:
-        raise click.UsageError("--task and --kind choose from --all")
+    if (task or kind or fingerprint) and not is_all:
+        raise click.UsageError("--task, --kind and --group choose from --all")
     if verdict is not None and is_all:
         raise click.UsageError("a verdict is given on letters by their IDs, not on --all")
     if isinstance(verdict, Happened) and len(letter_ids) > 1:
         raise click.UsageError("--happened records one result: give one ID")
     app = ctx.obj.app
     # Taken down before the first is sent: a replay that dies again comes back to the list.
-    ids = list(letter_ids) or _open_letters(app, task, FailureKind(kind) if kind else None)
+    ids = list(letter_ids) or _open_letters(
+        app, task=task, kind=FailureKind(kind) if kind else None, fingerprint=fingerprint
+    )
     if is_all and ids and not yes:
         click.confirm(f"Replay {len(ids)} letters?", abort=True, err=True)
     results = []
@@ -127,10 +131,10 @@ def _verdict(happened: str | None, did_not_happen: bool) -> PersonsVerdict | Non
         raise click.UsageError(f"--happened: {clean(happened, 80)} is no JSON ({error}); text needs quotes") from error
 
 
-def _open_letters(app: Any, task: str | None, kind: FailureKind | None) -> list[str]:
+def _open_letters(app: Any, **wanted: Any) -> list[str]:
     letters, found, cursor = Wiring.of(app).letters, [], None
     while True:
-        page = letters.list(limit=100, before=cursor, state="open", task=task, kind=kind)
+        page = letters.list(limit=100, before=cursor, state="open", **wanted)
         found += [letter.id for letter in page.letters]
         for name in page.unreadable:
             complain(f"letter {name} cannot be read and is left out")

@@ -70,7 +70,7 @@ def end_of_replay(task_id: str, at_seconds: float | None) -> Change:
     def change(stored: Letter) -> Letter | None:
         if stored.state != "replaying" or stored.replay_task_id != task_id:
             return None
-        entry = HistoryEntry(at_seconds=_now(at_seconds), what="replayed", detail=f"as task {task_id}")
+        entry = HistoryEntry(at_seconds=or_now(at_seconds), what="replayed", detail=f"as task {task_id}")
         return replace(stored.noted(entry), state="replayed")
 
     return change
@@ -82,7 +82,7 @@ def closing(note: str, at_seconds: float | None) -> Change:
     def change(stored: Letter) -> Letter | None:
         if stored.state in {"closed", "discarded"}:
             return None
-        entry = HistoryEntry(at_seconds=_now(at_seconds), what="closed", detail=f"was {stored.state}; {note}")
+        entry = HistoryEntry(at_seconds=or_now(at_seconds), what="closed", detail=f"was {stored.state}; {note}")
         return replace(stored.noted(entry), state="closed")
 
     return change
@@ -96,7 +96,7 @@ def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
 
     def change(stored: Letter) -> Letter:
         require_state(stored, "open")
-        entry = HistoryEntry(at_seconds=_now(at_seconds), what="discarded", who=who, detail=reason)
+        entry = HistoryEntry(at_seconds=or_now(at_seconds), what="discarded", who=who, detail=reason)
         return replace(stored.noted(entry), state="discarded")
 
     return change
@@ -104,7 +104,7 @@ def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
 
 def noting(what: str, who: str | None, detail: str, at_seconds: float | None) -> Change:
     """Add a line of history."""
-    entry = HistoryEntry(at_seconds=_now(at_seconds), what=what, who=who, detail=detail)
+    entry = HistoryEntry(at_seconds=or_now(at_seconds), what=what, who=who, detail=detail)
     return lambda stored: stored.noted(entry)
 
 
@@ -167,5 +167,6 @@ def require_limit(limit: int) -> None:
         raise ConfigurationError(f"limit={limit!r}: a page has at least 1 letter")
 
 
-def _now(at_seconds: float | None) -> float:
+def or_now(at_seconds: float | None) -> float:
+    """Return a wall-clock time, now unless one is given."""
     return time.time() if at_seconds is None else at_seconds

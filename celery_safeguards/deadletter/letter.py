@@ -16,9 +16,11 @@ Not covered: `id`, `key` and `scope` are kept exactly, since they name things el
 hold a NUL cleans its own copies. Headers keep NUL and surrogates too, as ASCII escapes inside the JSON text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
+from celery_safeguards.deadletter.fingerprint import fingerprint_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
 from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads
 from celery_safeguards.errors import SafeguardsError
@@ -59,6 +61,16 @@ class HistoryEntry:
         object.__setattr__(self, "detail", clean_text(self.detail, MAX_DETAIL_CHARS))
         if self.who is not None:
             object.__setattr__(self, "who", clean_text(self.who, MAX_DETAIL_CHARS))
+
+    @property
+    def plain(self) -> list[Any]:
+        """It as stores write it."""
+        return [self.at_seconds, self.what, self.who, self.detail]
+
+
+def history_of(plain: Sequence[Sequence[Any]]) -> tuple[HistoryEntry, ...]:
+    """Return what `HistoryEntry.plain` has made of a history."""
+    return tuple(HistoryEntry(at_seconds=at, what=what, who=who, detail=detail) for at, what, who, detail in plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +116,8 @@ class Letter:
     """Allocated when a replay begins; every resend of that replay uses it."""
 
     history: tuple[HistoryEntry, ...] = ()
+    fingerprint: str = ""
+    """Of its failure, the same for all of one cause; made from the whole texts unless it is given."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -113,6 +127,8 @@ class Letter:
             if isinstance(value, str):
                 object.__setattr__(self, name, storable(value))
         object.__setattr__(self, "history", tuple(self.history)[-MAX_HISTORY:])
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self))
 
     @classmethod
     def capture(cls, *, wire: WireMessage, error: ErrorText, **given: Any) -> Self:
@@ -141,7 +157,7 @@ class Letter:
         """Return it as ASCII text, format version 1."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["wire"] = self.wire.to_plain()
-        plain["history"] = [[entry.at_seconds, entry.what, entry.who, entry.detail] for entry in self.history]
+        plain["history"] = [entry.plain for entry in self.history]
         return dumps({"v": FORMAT, **plain})
 
     @classmethod
@@ -164,10 +180,7 @@ class Letter:
             given = known_fields(cls, plain)
             given["wire"] = WireMessage.from_plain(plain["wire"])
             given["kind"] = FailureKind(plain["kind"])
-            given["history"] = tuple(
-                HistoryEntry(at_seconds=at, what=what, who=who, detail=detail)
-                for at, what, who, detail in plain["history"]
-            )
+            given["history"] = history_of(plain["history"])
             if plain["state"] not in STATES:
                 raise LetterUnreadable(f"state {plain['state']!r} is none of {', '.join(STATES)}")
             return cls(**given)
@@ -218,6 +231,16 @@ _TEXTS = (
     *("task", "task_id", "root_id", "parent_id", "group_id", "chord"),
     *("error_type", "error_message", "traceback", "reason", "host"),
 )
+
+
+def _fingerprint(letter: Letter) -> str:
+    return fingerprint_of(
+        kind=letter.kind,
+        task=letter.task,
+        error_type=letter.error_type,
+        message=letter.error_message,
+        traceback=letter.traceback,
+    )
 
 
 def _with_short_texts(letter: Letter) -> Letter:

@@ -6,11 +6,15 @@ process, or a second process.
 """
 
 import threading
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
-from celery_safeguards.deadletter import changes, store
+from celery_safeguards.deadletter import changes, group, store
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.outcome import FailureKind
+
+T = TypeVar("T")
 
 
 class MemoryLetterStore(LetterSteps):
@@ -22,6 +26,7 @@ class MemoryLetterStore(LetterSteps):
 
     def __init__(self) -> None:
         self._letters: dict[str, Letter] = {}
+        self._groups: dict[str, group.LetterGroup] = {}
         self._lock = threading.Lock()
 
     def bury(self, letter: Letter) -> bool:
@@ -29,9 +34,7 @@ class MemoryLetterStore(LetterSteps):
         with self._lock:
             stored = self._letters.get(letter.id)
             changed = changes.as_buried(letter) if stored is None else changes.reburial(letter)(stored)
-            if changed is not None:
-                self._letters[letter.id] = changed
-            return changed is not None
+            return self._write(stored, changed, has_died=True) is not None
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
@@ -46,6 +49,7 @@ class MemoryLetterStore(LetterSteps):
         state: State | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
+        fingerprint: str | None = None,
     ) -> store.Page:
         """See `LetterStore.list`."""
         changes.require_limit(limit)
@@ -54,25 +58,72 @@ class MemoryLetterStore(LetterSteps):
         if before is not None:
             seconds, name = changes.from_cursor(before)
             letters = [letter for letter in letters if _place(letter) < (seconds, _as_bytes(name))]
-        wanted = [
-            letter
-            for letter in letters
-            if state in (None, letter.state) and task in (None, letter.task) and kind in (None, letter.kind)
-        ]
+        given = {"state": state, "task": task, "kind": kind, "fingerprint": fingerprint}
+        wanted = _matching(letters, given)
         page = tuple(wanted[:limit])
         is_last = len(wanted) <= limit
         return store.Page(
             letters=page, next_cursor=None if is_last else changes.to_cursor(page[-1].last_failed_seconds, page[-1].id)
         )
 
+    def groups(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: group.GroupStatus | None = None,
+        task: str | None = None,
+        kind: FailureKind | None = None,
+    ) -> store.GroupPage:
+        """See `LetterStore.groups`."""
+        changes.require_limit(limit)
+        with self._lock:
+            groups = sorted(self._groups.values(), key=_place_of_group, reverse=True)
+        if before is not None:
+            place = changes.from_cursor(before)
+            groups = [each for each in groups if _place_of_group(each) < place]
+        wanted = _matching(groups, {"status": status, "task": task, "kind": kind})
+        page = tuple(wanted[:limit])
+        is_last = len(wanted) <= limit
+        return store.GroupPage(
+            groups=page, next_cursor=None if is_last else changes.to_cursor(*_place_of_group(page[-1]))
+        )
+
+    def get_group(self, fingerprint: str) -> group.LetterGroup | None:
+        """See `LetterStore.get_group`."""
+        with self._lock:
+            return self._groups.get(fingerprint)
+
+    def _apply_to_group(self, fingerprint: str, change: group.GroupChange) -> group.LetterGroup | None:
+        with self._lock:
+            stored = self._groups.get(fingerprint)
+            if stored is not None:
+                self._groups[fingerprint] = change(stored)
+            return self._groups.get(fingerprint)
+
     def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
-        """Return the changed letter; None: there is none, or it stays as it is."""
         with self._lock:
             stored = self._letters.get(letter_id)
-            changed = None if stored is None else change(stored)
-            if changed is not None:
-                self._letters[letter_id] = changed
-            return changed
+            return self._write(stored, None if stored is None else change(stored), has_died=False)
+
+    def _write(self, stored: Letter | None, changed: Letter | None, *, has_died: bool) -> Letter | None:
+        if changed is not None:
+            self._letters[changed.id] = changed
+            if stored is not None:
+                left = self._groups[stored.fingerprint]
+                self._groups[stored.fingerprint] = group.without(left, stored.state)
+            joined = self._groups.get(changed.fingerprint) or group.group_of(changed)
+            self._groups[changed.fingerprint] = group.holding(joined, changed, has_died=has_died)
+        return changed
+
+
+def _matching(each_of: Iterable[T], wanted: Mapping[str, object]) -> list[T]:
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return [each for each in each_of if all(getattr(each, name) == value for name, value in given.items())]
+
+
+def _place_of_group(each: group.LetterGroup) -> tuple[float, str]:
+    return each.last_failed_seconds, each.fingerprint
 
 
 def _place(letter: Letter) -> tuple[float, bytes]:

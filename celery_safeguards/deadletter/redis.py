@@ -1,8 +1,9 @@
 """
-Dead letters in Redis: one hash for each letter, one sorted set of all by the time of the last failure.
+Dead letters in Redis: one hash for each letter and each group, sorted sets of them by the time of the last failure.
 
 The promise: every change is one script that compares the letter's version, so of any number of writers in any number
-of processes each change has one winner, decided by the same functions as in every other store.
+of processes each change has one winner, decided by the same functions as in every other store; and what a group
+counts is written by that same script.
 
     t0 A reads version 5: open       t1 B reads version 5: open
     t2 B writes if 5 → 6: replaying  t3 A writes if 5 → refused; A reads 6, decides again: `LetterNotOpen`
@@ -17,26 +18,19 @@ state, which is true by then. Letters never expire. A server that evicts keys or
 import hashlib
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.deadletter import changes, store
+from celery_safeguards.deadletter import changes, group, redis_groups, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.redis_pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.outcome import FailureKind
 
-_READ = Script.of("deadletter/read_letters.lua")
-_PAGE = Script.of("deadletter/page_letters.lua")
-_BURY = Script.of("deadletter/bury_letter.lua")
-_CHANGE = Script.of("deadletter/change_letter.lua")
+_READ = Script.of("deadletter/read_fields.lua")
+_WRITE = Script.of("deadletter/write_letter.lua")
 _MAX_NAME_BYTES = 200
-_NAMES_A_TRIP = 200
 _LETTERS_A_TRIP = 20
-_MAX_TRIPS_A_PAGE = 50
 
-Place = tuple[float, str]
-"""Where a letter stands in the list: last failure, stored name."""
-Places = list[Place]
 Fields = list[list[str | None]]
 
 
@@ -55,14 +49,15 @@ class RedisLetterStore(LetterSteps):
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
+        self._groups = redis_groups.RedisGroups(client, keys)
 
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
         while True:
-            if self._write(_BURY, changes.as_buried(letter)):
+            if self._write(changes.as_buried(letter), has_died=True):
                 return True
             if self._read(letter.id) is not None:
-                return self._apply(letter.id, changes.reburial(letter)) is not None
+                return self._apply(letter.id, changes.reburial(letter), has_died=True) is not None
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
@@ -77,54 +72,66 @@ class RedisLetterStore(LetterSteps):
         state: State | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
+        fingerprint: str | None = None,
     ) -> store.Page:
         """
         See `LetterStore.list`.
 
         One call looks at no more than about 10,000 letters: a rare filter gets a short page and a cursor.
         """
-        changes.require_limit(limit)
-        place = None if before is None else changes.from_cursor(before)
-        wanted = {
-            name: value for name, value in (("state", state), ("task", task), ("kind", kind)) if value is not None
-        }
-        chosen: Places = []
-        for _ in range(_MAX_TRIPS_A_PAGE):
-            places, is_end = self._places_after(place)
-            chosen += self._matching(places, wanted)
-            if len(chosen) > limit:
-                chosen = chosen[:limit]
-                place = chosen[-1]
-                break
-            place = None if is_end else places[-1]
-            if is_end:
-                break
-        letters, unreadable = self._read_all([name for _seconds, name in chosen])
-        return store.Page(
-            letters=letters, next_cursor=None if place is None else changes.to_cursor(*place), unreadable=unreadable
-        )
+        given = {"state": state, "task": task, "kind": kind}
+        wanted = {name: str(value) for name, value in given.items() if value is not None}
+        key = self._keys.letters if fingerprint is None else self._keys.group_letters(fingerprint)
+        names, cursor = page_of(self._client, key, limit, before, lambda places: self._matching(places, wanted))
+        letters, unreadable = self._read_all(names)
+        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
-    def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
-        """Return the changed letter; None: there is none, or it stays as it is."""
+    def groups(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: group.GroupStatus | None = None,
+        task: str | None = None,
+        kind: FailureKind | None = None,
+    ) -> store.GroupPage:
+        """See `LetterStore.groups`."""
+        return self._groups.page(limit, before, status=status, task=task, kind=kind)
+
+    def get_group(self, fingerprint: str) -> group.LetterGroup | None:
+        """See `LetterStore.get_group`."""
+        return self._groups.get(fingerprint)
+
+    def _apply_to_group(self, fingerprint: str, change: group.GroupChange) -> group.LetterGroup | None:
+        return self._groups.apply(fingerprint, change)
+
+    def _apply(self, letter_id: str, change: changes.Change, *, has_died: bool = False) -> Letter | None:
         while True:
             found = self._read(letter_id)
             if found is None:
                 return None
-            stored, version = found
+            stored, version, counted_in = found
             changed = change(stored)
-            if changed is None or self._write(_CHANGE, changed, version):
+            if changed is None or self._write(changed, version, counted_in, has_died=has_died):
                 return changed
 
-    def _write(self, script: Script, letter: Letter, *read_version: str) -> bool:
+    def _write(self, letter: Letter, version: str = "", counted_in: str | None = None, *, has_died: bool) -> bool:
+        """Write a letter unless it has another version than this by now; returns whether it is written."""
         name = _stored_name(letter.id)
-        keys = [self._keys.letter(name), self._keys.letters]
+        keys = [self._keys.letter(name), self._keys.letters, self._keys.groups]
+        for fingerprint in (letter.fingerprint, counted_in):
+            if fingerprint:
+                keys += [self._keys.group(fingerprint), self._keys.group_letters(fingerprint)]
         fields = [uuid.uuid4().hex, letter.to_json(), letter.state, letter.task, letter.kind]
         score = repr(letter.last_failed_seconds)
-        return bool(self._client.run(script, keys, [*fields, score, name, *read_version]))
+        hour = str(group.hour_of(letter)) if has_died else ""
+        tally: Sequence[str | int] = [letter.fingerprint, redis_groups.head_of(letter), hour, group.MOST_HOURS]
+        return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally]))
 
-    def _read(self, letter_id: str) -> tuple[Letter, str] | None:
-        ((text, version),) = self._read_fields([_stored_name(letter_id)], ["letter", "version"])
-        return None if text is None or version is None else (Letter.from_json(text), version)
+    def _read(self, letter_id: str) -> tuple[Letter, str, str | None] | None:
+        """Return a letter, its version, and the group that it is counted in."""
+        ((text, version, counted_in),) = self._read_fields([_stored_name(letter_id)], ["letter", "version", "group"])
+        return None if text is None or version is None else (Letter.from_json(text), version, counted_in)
 
     def _read_all(self, names: Sequence[str]) -> tuple[tuple[Letter, ...], tuple[str, ...]]:
         letters: list[Letter] = []
@@ -140,7 +147,7 @@ class RedisLetterStore(LetterSteps):
         return tuple(letters), tuple(unreadable)
 
     def _matching(self, places: Places, wanted: dict[str, str]) -> Places:
-        if not wanted or not places:
+        if not wanted:
             return places
         found = self._read_fields([name for _seconds, name in places], list(wanted))
         return [place for place, values in zip(places, found, strict=True) if values == list(wanted.values())]
@@ -150,26 +157,10 @@ class RedisLetterStore(LetterSteps):
         found: Fields = self._client.run(_READ, keys, fields)
         return found
 
-    def _places_after(self, place: Place | None) -> tuple[Places, bool]:
-        """Return the next places of the list, and whether they are its last."""
-        score = "" if place is None else repr(place[0])
-        ties, below = self._client.run(_PAGE, [self._keys.letters], [_NAMES_A_TRIP, score])
-        # The set orders equal scores by their names' bytes; Lua would compare them by the server's locale.
-        later = [tie for tie in _places(ties) if place is not None and _as_bytes(tie[1]) < _as_bytes(place[1])]
-        return [*later, *_places(below)], len(below) < 2 * _NAMES_A_TRIP
-
-
-def _places(flat: Sequence[Any]) -> Places:
-    return [(float(score), name) for name, score in zip(flat[::2], flat[1::2], strict=True)]
-
-
-def _as_bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogatepass")
-
 
 def _stored_name(letter_id: str) -> str:
     """Return the id as it is, or a readable head and a digest where Redis or a person could not handle it."""
     if letter_id.isprintable() and len(letter_id.encode()) <= _MAX_NAME_BYTES:
         return letter_id
-    digest = hashlib.sha256(_as_bytes(letter_id)).hexdigest()
+    digest = hashlib.sha256(as_bytes(letter_id)).hexdigest()
     return f"{''.join(filter(str.isprintable, letter_id))[:40]}~{digest}"

@@ -1,8 +1,9 @@
-"""The steps of a letter's life, for every store that can change one letter at once or not at all."""
+"""The steps of a letter's life and of a group's, for every store that changes one at once or not at all."""
 
 from abc import ABC, abstractmethod
 
-from celery_safeguards.deadletter import changes
+from celery_safeguards.deadletter import changes, group
+from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
 from celery_safeguards.deadletter.letter import Letter
 
 
@@ -15,7 +16,11 @@ class LetterSteps(ABC):
 
     @abstractmethod
     def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
-        """Return the changed letter; None: there is none, or it stays as it is."""
+        """Change and count a letter; returns it, or None: there is none, or it stays as it is."""
+
+    @abstractmethod
+    def _apply_to_group(self, fingerprint: str, change: group.GroupChange) -> LetterGroup | None:
+        """Return the changed group; None: there is none."""
 
     def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
         """See `LetterStore.begin_replay`."""
@@ -46,3 +51,35 @@ class LetterSteps(ABC):
     ) -> Letter:
         """See `LetterStore.add_note`."""
         return changes.require_found(self._apply(letter_id, changes.noting(what, who, detail, at_seconds)), letter_id)
+
+    def regroup(self, letter_id: str) -> bool:
+        """See `LetterStore.regroup`."""
+        return self._apply(letter_id, lambda stored: stored) is not None
+
+    def declare_group(
+        self,
+        fingerprint: str,
+        status: GroupStatus,
+        who: str,
+        reason: str = "",
+        *,
+        failures_seen: int | None = None,
+        at_seconds: float | None = None,
+    ) -> LetterGroup:
+        """See `LetterStore.declare_group`."""
+        change = group.declared(status, who, reason, failures_seen, changes.or_now(at_seconds))
+        return self._change_group(fingerprint, change)
+
+    def assign_group(self, fingerprint: str, assignee: str, who: str, at_seconds: float | None = None) -> LetterGroup:
+        """See `LetterStore.assign_group`."""
+        return self._change_group(fingerprint, group.assigned(assignee, who, changes.or_now(at_seconds)))
+
+    def annotate_group(self, fingerprint: str, note: str, who: str, at_seconds: float | None = None) -> LetterGroup:
+        """See `LetterStore.annotate_group`."""
+        return self._change_group(fingerprint, group.annotated(note, who, changes.or_now(at_seconds)))
+
+    def _change_group(self, fingerprint: str, change: group.GroupChange) -> LetterGroup:
+        changed = self._apply_to_group(fingerprint, change)
+        if changed is None:
+            raise group.NoSuchGroup(f"there is no group {fingerprint}")
+        return changed

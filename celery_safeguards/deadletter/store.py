@@ -25,6 +25,7 @@ Not covered: whether the replayed message takes effect once. That is the record'
 from dataclasses import dataclass
 from typing import Protocol
 
+from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
@@ -66,6 +67,18 @@ class Page:
 
     unreadable: tuple[str, ...] = ()
     """Letters that are stored but cannot be read, by their stored names: damaged, or of a newer version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPage:
+    """Groups of letters, newest failure first."""
+
+    groups: tuple[LetterGroup, ...]
+    next_cursor: str | None = None
+    """See `Page`."""
+
+    unreadable: tuple[str, ...] = ()
+    """Groups that are stored but cannot be read, by their fingerprints."""
 
 
 class LetterStore(Protocol):
@@ -112,9 +125,10 @@ class LetterStore(Protocol):
         state: State | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
+        fingerprint: str | None = None,
     ) -> Page:
         """
-        Return letters, the newest failure first.
+        Return letters, the newest failure first; `fingerprint`: of one group.
 
         A walk by cursor shows every letter that stays as it is once. One that dies again meanwhile moves to the
         front: it may be shown twice, or only to the next walk.
@@ -193,5 +207,76 @@ class LetterStore(Protocol):
         Raises:
             NoSuchLetter: no letter of that id.
 
+        """
+        ...
+
+    def groups(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: GroupStatus | None = None,
+        task: str | None = None,
+        kind: FailureKind | None = None,
+    ) -> GroupPage:
+        """
+        Return groups of letters, the newest failure first; cursors and errors are those of `list`.
+
+        Every letter is counted in one group by the very step that writes it.
+        """
+        ...
+
+    def get_group(self, fingerprint: str) -> LetterGroup | None:
+        """
+        Return a group, or None.
+
+        Raises:
+            LetterUnreadable: it is stored, but damaged or of a newer version.
+
+        """
+        ...
+
+    def declare_group(
+        self,
+        fingerprint: str,
+        status: GroupStatus,
+        who: str,
+        reason: str = "",
+        *,
+        failures_seen: int | None = None,
+        at_seconds: float | None = None,
+    ) -> LetterGroup:
+        """
+        Say how a group stands; a failure that comes later reopens a resolved one.
+
+        Args:
+            fingerprint: of the group.
+            status: how it stands.
+            who: for its history.
+            reason: for its history.
+            failures_seen: how many failures it had when `who` looked at it; None: whatever has come since.
+            at_seconds: wall clock.
+
+        Raises:
+            ConfigurationError: `who` is empty.
+            GroupHasMoved: letters of it have died since.
+            NoSuchGroup: no group of that fingerprint.
+
+        """
+        ...
+
+    def assign_group(self, fingerprint: str, assignee: str, who: str, at_seconds: float | None = None) -> LetterGroup:
+        """Make a group somebody's, or with `""` nobody's; raises as `declare_group`."""
+        ...
+
+    def annotate_group(self, fingerprint: str, note: str, who: str, at_seconds: float | None = None) -> LetterGroup:
+        """Replace a group's note, `MOST_NOTE_CHARS` characters at most; raises as `declare_group`."""
+        ...
+
+    def regroup(self, letter_id: str) -> bool:
+        """
+        Count a letter of an older version in its group; returns whether there is such a letter.
+
+        Safe when: called again, or on a letter that is counted already.
         """
         ...

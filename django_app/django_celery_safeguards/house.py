@@ -109,3 +109,4 @@ class Tables:
         self.waiters = Table(models.LockWaiter, wrapper)
         self.starts = Table(models.StartCount, wrapper)
         self.letters = Table(models.DeadLetter, wrapper)
+        self.groups = Table(models.LetterGroup, wrapper)

@@ -179,6 +179,8 @@ class DeadLetter(models.Model):
     reason = _name(blank=True, db_default="")
     error = _name(blank=True, db_default="")
     attempts = models.PositiveIntegerField(db_default=0)
+    fingerprint = models.CharField(max_length=32, blank=True, db_default="")
+    """Of the group that it is counted in."""
 
     class Meta:
         """Newest failure first, of all, of those in one state, of one task; exact searches; what a person may do."""
@@ -196,7 +198,43 @@ class DeadLetter(models.Model):
             models.Index(fields=["namespace", "task", "last_failed_us"], name="sg_letter_task"),
             models.Index(fields=["namespace", "key"], name="sg_letter_key"),
             models.Index(fields=["namespace", "task_id"], name="sg_letter_task_id"),
+            models.Index(fields=["namespace", "fingerprint", "last_failed_us"], name="sg_letter_group"),
         )
 
     def __str__(self) -> str:
         return clean(self.letter_id)
+
+
+class LetterGroup(models.Model):
+    """Dead letters of one cause: the whole of the group as JSON text, and what lists show and filter by as columns."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    fingerprint = models.CharField(max_length=32)
+    task = _name()
+    kind = models.CharField(max_length=40)
+    error_type = _name(blank=True)
+    sample = _name(blank=True)
+    status = models.CharField(max_length=20)
+    assignee = _name(blank=True)
+    failures = models.BigIntegerField()
+    letters = models.BigIntegerField()
+    open_letters = models.BigIntegerField()
+    first_failed_us = models.BigIntegerField()
+    last_failed_us = models.BigIntegerField()
+    group = models.TextField()
+
+    class Meta:
+        """Newest failure first, of all and of those of one status; what a person may do."""
+
+        verbose_name = "group of dead letters"
+        verbose_name_plural = "groups of dead letters"
+        default_permissions = ONLY_VIEW
+        permissions = (("triage_lettergroup", "Can say how a group of dead letters stands"),)
+        indexes = (
+            models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_group_failed"),
+            models.Index(fields=["namespace", "status", "last_failed_us"], name="sg_group_status"),
+        )
+
+    def __str__(self) -> str:
+        return clean(f"{self.task}: {self.error_type or self.kind}")

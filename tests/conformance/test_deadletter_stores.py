@@ -13,6 +13,7 @@ from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
+from tests.conformance.groups_contract import LetterGroupContract
 from tests.support.sockets import Cutter, free_port
 
 LETTERS_OF_EACH_PROCESS = 10
@@ -36,6 +37,10 @@ def store(request):
 
 
 class TestLetterStores(LetterStoreContract):
+    pass
+
+
+class TestLetterGroups(LetterGroupContract):
     pass
 
 
@@ -150,8 +155,9 @@ def test_everything_is_kept_under_the_namespace(redis_letters, redis_client, nam
     """A key outside the prefix is refused by an access list, and lands in another slot of a cluster."""
     redis_letters.bury(letter())
 
-    keys = Keys(namespace)
-    assert {keys.letters, keys.letter("l-1")} == set(redis_client.scan_iter(f"*{namespace}*"))
+    keys, group = Keys(namespace), letter().fingerprint
+    kept = {keys.letters, keys.letter("l-1"), keys.groups, keys.group(group), keys.group_letters(group)}
+    assert kept == set(redis_client.scan_iter(f"*{namespace}*"))
 
 
 @pytest.mark.redis

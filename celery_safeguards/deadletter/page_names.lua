@@ -1,10 +1,10 @@
--- Read names of letters, the newest failure first. Changes nothing.
+-- Read names from a sorted set of letters or groups, the newest failure first. Changes nothing.
 --
--- KEYS[1]  sorted set of all letters, score = last failure in seconds
+-- KEYS[1]  sorted set, score = last failure in seconds
 -- ARGV[1]  how many names below the score
 -- ARGV[2]  score to begin below, or '' to begin with the newest
 -- returns  two flat arrays of name, score, name, score ...:
---          all letters of exactly that score (the caller drops those it has seen), and those below it
+--          all names of exactly that score (the caller drops those it has seen), and those below it
 
 if ARGV[2] == '' then
   return {{}, redis.call('ZREVRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')}

@@ -1,0 +1,208 @@
+"""`dead groups`, `dead group`, `dead triage`, `dead regroup`: letters by their causes, and what people say of one."""
+
+from typing import Any
+
+import click
+
+from celery_safeguards.cli.dead import KINDS, as_json, by_whom
+from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
+from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup
+from celery_safeguards.deadletter.store import LetterStore
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.printable import when
+from celery_safeguards.wiring import Wiring
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SHOWN_HOURS = 24
+_LETTERS_A_TRIP = 200
+
+
+@click.command(name="groups")
+@click.option(
+    "--status",
+    type=click.Choice([*STATUSES, "any"]),
+    default="any",
+    show_default=True,
+    help="Only groups that people say this of.",
+)
+@click.option("--task", help="Only this task's.")
+@click.option("--kind", type=KINDS, help="Only failures of this kind.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", help="Go on from the cursor of an earlier page.")
+@as_json
+@click.pass_context
+def list_groups(
+    ctx: click.Context,
+    *,
+    status: str,
+    task: str | None,
+    kind: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+) -> None:
+    """List letters by their causes, the newest failure first."""
+    wanted: Any = None if status == "any" else status
+    wiring = Wiring.of(ctx.obj.app)
+    page = wiring.letters.groups(
+        limit=limit, before=before, status=wanted, task=task, kind=FailureKind(kind) if kind else None
+    )
+    if as_json:
+        groups = [_plain(group) for group in page.groups]
+        print_json({"groups": groups, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
+    elif page.groups:
+        head = ("GROUP", "STATUS", "OPEN", "LETTERS", "FAILURES", f"LAST {_SHOWN_HOURS} H", "KIND", "TASK", "ERROR")
+        print_table(head, [_row(group, wiring.clock.wall_seconds()) for group in page.groups])
+    else:
+        complain("no groups")
+    if not as_json:
+        for fingerprint in page.unreadable:
+            complain(f"group {fingerprint} cannot be read: damaged, or written by a newer version")
+        if page.next_cursor is not None:
+            complain(f"there are more: --before '{page.next_cursor}'")
+    ctx.exit(Exit.DONE if page.groups or page.unreadable else Exit.REFUSED)
+
+
+@click.command(name="group")
+@click.argument("fingerprint", metavar="GROUP")
+@as_json
+@click.pass_context
+def show_group(ctx: click.Context, fingerprint: str, as_json: bool) -> None:
+    """Show one group: how many, since when, and what people have said of it."""
+    wiring = Wiring.of(ctx.obj.app)
+    group = wiring.letters.get_group(fingerprint)
+    if group is None:
+        raise NoSuchGroup(f"there is no group {fingerprint}")
+    if as_json:
+        print_json(_plain(group))
+    else:
+        _print_group(group, wiring.clock.wall_seconds())
+
+
+@click.command()
+@click.argument("fingerprint", metavar="GROUP")
+@click.option("--status", type=click.Choice(STATUSES), help="How it stands; a failure reopens what is resolved.")
+@click.option("--assign", "assignee", metavar="NAME", help="Whose it is; '' for nobody's.")
+@click.option("--note", help="What is known of it, instead of the note that is there.")
+@click.option("--reason", default="", help="With --status: why, for the group's history.")
+@click.option(
+    "--failures-seen",
+    type=click.IntRange(0),
+    help="With --status: refuse if it has failed more often by now; `dead group` shows the number.",
+)
+@by_whom
+@as_json
+@click.pass_context
+def triage(
+    ctx: click.Context,
+    *,
+    fingerprint: str,
+    status: Any,
+    assignee: str | None,
+    note: str | None,
+    reason: str,
+    failures_seen: int | None,
+    who: str,
+    as_json: bool,
+) -> None:
+    """Say how a group stands, whose it is, and what is known of it."""
+    if status is None and assignee is None and note is None:
+        raise click.UsageError("give --status, --assign or --note")
+    if status is None and (reason or failures_seen is not None):
+        raise click.UsageError("--reason and --failures-seen go with --status")
+    letters: LetterStore = Wiring.of(ctx.obj.app).letters
+    # The one that may be refused is first: what is refused has said nothing.
+    if status is not None:
+        letters.declare_group(fingerprint, status, who, reason, failures_seen=failures_seen)
+    if assignee is not None:
+        letters.assign_group(fingerprint, assignee, who)
+    if note is not None:
+        letters.annotate_group(fingerprint, note, who)
+    group = letters.get_group(fingerprint)
+    if as_json:
+        print_json(None if group is None else _plain(group))
+    else:
+        complain(f"group {fingerprint} is {group.status if group else 'gone'}")
+
+
+@click.command()
+@as_json
+@click.pass_context
+def regroup(ctx: click.Context, as_json: bool) -> None:
+    """
+    Count letters of an older version in their groups. Say once, after an upgrade.
+
+    Safe while workers run, when interrupted, and when said again: a letter is counted once.
+    """
+    letters: LetterStore = Wiring.of(ctx.obj.app).letters
+    found, unreadable, cursor = 0, 0, None
+    while True:
+        page = letters.list(limit=_LETTERS_A_TRIP, before=cursor)
+        found += sum(letters.regroup(letter.id) for letter in page.letters)
+        unreadable += len(page.unreadable)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    if as_json:
+        print_json({"letters": found, "unreadable": unreadable})
+    else:
+        complain(f"{found} letters are in their groups, {unreadable} cannot be read")
+
+
+def sparkline(group: LetterGroup, now_seconds: float) -> str:
+    """Return failures of the last hours as bars, the newest last; an hour without any is a blank."""
+    last_hour = int(now_seconds // HOUR_SECONDS)
+    counts = [group.hours.get(hour, 0) for hour in range(last_hour - _SHOWN_HOURS + 1, last_hour + 1)]
+    most = max(counts)
+    return "".join(_BARS[(len(_BARS) - 1) * count // most] if count else " " for count in counts)
+
+
+def _row(group: LetterGroup, now_seconds: float) -> tuple[object, ...]:
+    error = f"{group.error_type}: {group.sample}" if group.error_type else group.sample
+    return (
+        *(group.fingerprint, _status(group), group.counts.get("open", 0), group.letters, group.failures),
+        *(f"[{sparkline(group, now_seconds)}]", group.kind, group.task, error),
+    )
+
+
+def _status(group: LetterGroup) -> str:
+    is_reopened = group.status == "open" and group.reopened_seconds is not None
+    return "reopened" if is_reopened else group.status
+
+
+def _print_group(group: LetterGroup, now_seconds: float) -> None:
+    states = ", ".join(f"{count} {state}" for state, count in group.counts.items())
+    print_fields(
+        [
+            ("group", group.fingerprint),
+            ("status", _status(group)),
+            ("reopened", None if group.reopened_seconds is None else when(group.reopened_seconds)),
+            ("assignee", group.assignee or None),
+            ("note", group.note or None),
+            ("task", group.task),
+            ("kind", group.kind),
+            ("error", group.error_type or None),
+            ("sample", group.sample),
+            ("", f"of letter {group.sample_letter_id}"),
+            ("letters", states or "none"),
+            ("failures", f"{group.failures}  [{sparkline(group, now_seconds)}] the last {_SHOWN_HOURS} hours"),
+            ("first failed", when(group.first_failed_seconds)),
+            ("last failed", when(group.last_failed_seconds)),
+        ]
+    )
+    for entry in group.history:
+        print_fields([(when(entry.at_seconds), f" {entry.what} by {entry.who}: {entry.detail}")])
+
+
+def _plain(group: LetterGroup) -> dict[str, Any]:
+    names = (
+        *("fingerprint", "status", "assignee", "note", "task", "kind", "error_type", "sample", "sample_letter_id"),
+        *("failures", "counts", "first_failed_seconds", "last_failed_seconds", "reopened_seconds"),
+    )
+    hours = {when(hour * HOUR_SECONDS): count for hour, count in sorted(group.hours.items())}
+    history = [
+        {"at_seconds": each.at_seconds, "what": each.what, "who": each.who, "detail": each.detail}
+        for each in group.history
+    ]
+    return {**{name: getattr(group, name) for name in names}, "failures_by_hour": hours, "history": history}

@@ -1,0 +1,109 @@
+"""
+Groups of dead letters in Redis.
+
+`write_letter.lua` counts; what a person says is written only as the group was read: neither a failure nor another
+person came between, or it is decided anew.
+"""
+
+import uuid
+from collections.abc import Sequence
+
+from celery_safeguards._redis import Client, Keys, Script
+from celery_safeguards.deadletter.group import GroupChange, LetterGroup, sample_of, status_of
+from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
+from celery_safeguards.deadletter.redis_pages import Places, page_of
+from celery_safeguards.deadletter.store import GroupPage
+from celery_safeguards.deadletter.wire import dumps, loads
+from celery_safeguards.outcome import FailureKind
+
+_READ = Script.of("deadletter/read_fields.lua")
+_CHANGE = Script.of("deadletter/change_group.lua")
+_HOUR = "hour:"
+
+
+class RedisGroups:
+    """The groups of one namespace; see `RedisLetterStore`."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def get(self, fingerprint: str) -> LetterGroup | None:
+        """See `LetterStore.get_group`."""
+        (fields,) = self._read([fingerprint])
+        return _group(fingerprint, fields) if fields else None
+
+    def page(self, limit: int, before: str | None, **wanted: str | None) -> GroupPage:
+        """See `LetterStore.groups`."""
+        found: dict[str, LetterGroup | None] = {}
+
+        def matching(places: Places) -> Places:
+            names = [name for _seconds, name in places]
+            for name, fields in zip(names, self._read(names), strict=True):
+                try:
+                    group = _group(name, fields)
+                except LetterUnreadable:
+                    found[name] = None
+                    continue
+                if all(value in (None, getattr(group, field)) for field, value in wanted.items()):
+                    found[name] = group
+            return [place for place in places if place[1] in found]
+
+        names, cursor = page_of(self._client, self._keys.groups, limit, before, matching)
+        return GroupPage(
+            groups=tuple(group for name in names if (group := found[name]) is not None),
+            next_cursor=cursor,
+            unreadable=tuple(name for name in names if found[name] is None),
+        )
+
+    def apply(self, fingerprint: str, change: GroupChange) -> LetterGroup | None:
+        """Change a group as it is stored; None: there is none."""
+        while True:
+            (fields,) = self._read([fingerprint])
+            if not fields:
+                return None
+            changed = change(_group(fingerprint, fields))
+            read = [fields.get("saying", ""), fields.get("failures", "0")]
+            written = [changed.status, _desk_of(changed)]
+            if self._client.run(_CHANGE, [self._keys.group(fingerprint)], [uuid.uuid4().hex, *read, *written]):
+                return changed
+
+    def _read(self, fingerprints: Sequence[str]) -> list[dict[str, str]]:
+        found = self._client.run(_READ, [self._keys.group(each) for each in fingerprints], [])
+        return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in found]
+
+
+def head_of(letter: Letter) -> str:
+    """Return what a group is, as its newest failure tells it."""
+    return dumps([letter.task, letter.kind, letter.error_type, sample_of(letter), letter.id])
+
+
+def _desk_of(group: LetterGroup) -> str:
+    return dumps([group.assignee, group.note, [entry.plain for entry in group.history]])
+
+
+def _group(fingerprint: str, fields: dict[str, str]) -> LetterGroup:
+    try:
+        task, kind, error_type, sample, sample_letter_id = loads(fields["head"])
+        assignee, note, history = loads(fields["desk"]) if "desk" in fields else ("", "", [])
+        counts = {state: int(fields.get(f"letters:{state}", 0)) for state in STATES}
+        return LetterGroup(
+            fingerprint=fingerprint,
+            task=task,
+            kind=FailureKind(kind),
+            error_type=error_type,
+            sample=sample,
+            sample_letter_id=sample_letter_id,
+            first_failed_seconds=float(fields["first"]),
+            last_failed_seconds=float(fields["last"]),
+            failures=int(fields.get("failures", 0)),
+            counts={state: count for state, count in counts.items() if count},
+            hours={int(name.removeprefix(_HOUR)): int(n) for name, n in fields.items() if name.startswith(_HOUR)},
+            status=status_of(fields.get("status", "open")),
+            reopened_seconds=float(fields["reopened"]) if "reopened" in fields else None,
+            assignee=assignee,
+            note=note,
+            history=history_of(history),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise LetterUnreadable(f"group {fingerprint} cannot be read: {type(error).__name__}: {error}") from error

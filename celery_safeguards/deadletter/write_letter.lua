@@ -1,0 +1,69 @@
+-- Write a letter if it is still the one that was read, and count it in its group.
+--
+-- KEYS[1]  hash of the letter: version, letter (JSON), state, task, kind, group (that it is counted in)
+-- KEYS[2]  sorted set of all letters, score = last failure in seconds
+-- KEYS[3]  sorted set of all groups, score = last failure in seconds
+-- KEYS[4]  hash of its group, see `change_group.lua`
+-- KEYS[5]  sorted set of its group's letters
+-- KEYS[6]  hash of the group that it was counted in when it was read; absent: none
+-- KEYS[7]  sorted set of that group's letters
+-- ARGV[1]  version of this write, unique to it
+-- ARGV[2]  the letter as JSON   ARGV[3] state   ARGV[4] task   ARGV[5] kind
+-- ARGV[6]  score                ARGV[7] the letter's stored name
+-- ARGV[8]  the version that was read; '': there was no letter
+-- ARGV[9]  fingerprint          ARGV[10] what the group is, as JSON
+-- ARGV[11] hour of the failure; '': the letter only changes its state
+-- ARGV[12] how many hours a group remembers
+-- returns  1: written (also when this very write was made before: the answer was lost)   0: it has changed meanwhile
+
+local version, old_state, old_group = unpack(redis.call('HMGET', KEYS[1], 'version', 'state', 'group'))
+if version == ARGV[1] then
+  return 1
+end
+if (version or '') ~= ARGV[8] then
+  return 0
+end
+redis.call('ZADD', KEYS[2], ARGV[6], ARGV[7])
+redis.call('HSET', KEYS[1], 'version', ARGV[1], 'letter', ARGV[2], 'state', ARGV[3],
+  'task', ARGV[4], 'kind', ARGV[5], 'group', ARGV[9])
+
+if old_group then
+  redis.call('HINCRBY', KEYS[6], 'letters:' .. old_state, -1)
+  if old_group ~= ARGV[9] then
+    redis.call('ZREM', KEYS[7], ARGV[7])
+  end
+end
+redis.call('HINCRBY', KEYS[4], 'letters:' .. ARGV[3], 1)
+redis.call('ZADD', KEYS[5], ARGV[6], ARGV[7])
+
+local has_died = ARGV[11] ~= ''
+local first, last, status = unpack(redis.call('HMGET', KEYS[4], 'first', 'last', 'status'))
+if has_died or not first then
+  if not first or tonumber(ARGV[6]) < tonumber(first) then
+    redis.call('HSET', KEYS[4], 'first', ARGV[6])
+  end
+  if not last or tonumber(ARGV[6]) > tonumber(last) then
+    redis.call('HSET', KEYS[4], 'last', ARGV[6])
+    redis.call('ZADD', KEYS[3], ARGV[6], ARGV[9])
+  end
+  redis.call('HSET', KEYS[4], 'head', ARGV[10])
+end
+if has_died then
+  redis.call('HINCRBY', KEYS[4], 'failures', 1)
+  if status == 'resolved' then
+    redis.call('HSET', KEYS[4], 'status', 'open', 'reopened', ARGV[6])
+  end
+  if redis.call('HINCRBY', KEYS[4], 'hour:' .. ARGV[11], 1) == 1 then
+    local hours = {}
+    for _, field in ipairs(redis.call('HKEYS', KEYS[4])) do
+      if field:sub(1, 5) == 'hour:' then
+        hours[#hours + 1] = tonumber(field:sub(6))
+      end
+    end
+    table.sort(hours)
+    for i = 1, #hours - tonumber(ARGV[12]) do
+      redis.call('HDEL', KEYS[4], 'hour:' .. string.format('%d', hours[i]))
+    end
+  end
+end
+return 1

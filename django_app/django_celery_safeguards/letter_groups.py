@@ -1,0 +1,146 @@
+"""
+Groups of dead letters in the project's database, counted in the transaction that writes the letter.
+
+Nobody waits for anybody who waits for him: a transaction holds one letter's row first, then the rows of one group or
+two, in the order of their fingerprints.
+
+A failure storm writes one group's row once for each letter, one after the other; each holds it for two statements.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery_safeguards.clock import to_us
+from celery_safeguards.deadletter import changes
+from celery_safeguards.deadletter.group import GroupChange, LetterGroup, group_of, holding, without
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.store import GroupPage
+from django_celery_safeguards.house import House
+from django_celery_safeguards.models import NAME_CHARS
+from django_celery_safeguards.sql import Table, row_id, shown
+
+_COLUMNS = (
+    *("task", "kind", "error_type", "sample", "status", "assignee", "failures", "letters", "open_letters"),
+    *("first_failed_us", "last_failed_us", "group", "namespace", "fingerprint"),
+)
+
+
+class OrmGroups:
+    """The groups of one namespace; see `OrmLetterStore`."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def count(self, cursor: Any, left: tuple[str, State] | None, letter: Letter, *, has_died: bool) -> None:
+        """
+        Count a letter where it is now.
+
+        Args:
+            cursor: in the transaction that has written the letter.
+            left: the group that it was counted in, and its state there; no group: in none.
+            letter: as it is written.
+            has_died: whether this was a failure.
+
+        """
+        before = left[0] if left else ""
+        if left == (letter.fingerprint, letter.state) and not has_died:
+            return
+        for fingerprint in sorted({before, letter.fingerprint} - {""}):
+            stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            group = stored or group_of(letter)
+            if left and fingerprint == before:
+                group = without(group, left[1])
+            if fingerprint == letter.fingerprint:
+                group = holding(group, letter, has_died=has_died)
+            self._write(cursor, group, is_new=stored is None)
+
+    def get(self, fingerprint: str) -> LetterGroup | None:
+        """See `LetterStore.get_group`."""
+        return self._house.connection.run(lambda cursor: self._read(cursor, fingerprint, ""))
+
+    def page(self, limit: int, before: str | None, wanted: Mapping[str, str | None]) -> GroupPage:
+        """See `LetterStore.groups`."""
+        columns = ("id", "last_failed_us", "group", "fingerprint")
+        rows, cursor = page_of(self._house, self._house.tables.groups, columns, wanted, limit, before)
+        groups, unreadable = [], []
+        for _, _, text, fingerprint in rows:
+            try:
+                groups.append(LetterGroup.from_json(text))
+            except LetterUnreadable:
+                unreadable.append(fingerprint)
+        return GroupPage(groups=tuple(groups), next_cursor=cursor, unreadable=tuple(unreadable))
+
+    def apply(self, fingerprint: str, change: GroupChange) -> LetterGroup | None:
+        """Change a group as it is stored; None: there is none."""
+
+        def act(cursor: Any) -> LetterGroup | None:
+            stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            changed = None if stored is None else change(stored)
+            if changed is not None:
+                self._write(cursor, changed, is_new=False)
+            return changed
+
+        return self._house.connection.transact(act)
+
+    def _read(self, cursor: Any, fingerprint: str, for_update: str) -> LetterGroup | None:
+        cursor.execute(self._house.tables.groups.select(("group",)) + for_update, [self._id(fingerprint)])
+        row = cursor.fetchone()
+        return None if row is None else LetterGroup.from_json(row[0])
+
+    def _write(self, cursor: Any, group: LetterGroup, *, is_new: bool) -> None:
+        texts = (group.task, group.kind, group.error_type, group.sample, group.status, group.assignee)
+        values = [
+            *(shown(text, NAME_CHARS) for text in texts),
+            *(group.failures, group.letters, group.counts.get("open", 0)),
+            *(to_us(group.first_failed_seconds), to_us(group.last_failed_seconds)),
+            *(group.to_json(), self._house.namespace, group.fingerprint),
+        ]
+        table = self._house.tables.groups
+        statement = table.insert((*_COLUMNS, "id")) if is_new else table.update(_COLUMNS)
+        cursor.execute(statement, [*values, self._id(group.fingerprint)])
+
+    def _id(self, fingerprint: str) -> str:
+        return row_id(self._house.namespace, fingerprint)
+
+
+def page_of(
+    house: House,
+    table: Table,
+    columns: tuple[str, ...],
+    given: Mapping[str, str | None],
+    limit: int,
+    before: str | None,
+) -> tuple[list[Any], str | None]:
+    """
+    Return the rows of a page, the newest failure first, and the cursor of the next.
+
+    Args:
+        house: whose namespace, and whose connection.
+        table: of letters or groups.
+        columns: what is read; the first two are `id` and `last_failed_us`.
+        given: what columns must hold; None: whatever they do.
+        limit: >= 1, rows at most.
+        before: cursor of an earlier page.
+
+    """
+    changes.require_limit(limit)
+    wanted: dict[str, Any] = {"namespace": house.namespace}
+    wanted |= {name: shown(value, NAME_CHARS) for name, value in given.items() if value is not None}
+    where, values = table.are(wanted), list(wanted.values())
+    at, name = table.list(["last_failed_us"]), table.list(["id"])
+    if before is not None:
+        seconds, id_ = changes.from_cursor(before)
+        where += f" AND ({at} < %s OR ({at} = %s AND {name} < %s))"
+        values += [to_us(seconds), to_us(seconds), shown(id_, 64)]
+    order = f"ORDER BY {at} DESC, {name} DESC LIMIT {limit + 1}"
+    select = f"SELECT {table.list(columns)} FROM {table.name} WHERE {where} {order}"
+
+    def act(cursor: Any) -> list[Any]:
+        cursor.execute(select, values)
+        return list(cursor.fetchall())
+
+    rows = house.connection.run(act, is_large=True)
+    if len(rows) <= limit:
+        return rows, None
+    id_, at_us = rows[limit - 1][:2]
+    return rows[:limit], changes.to_cursor(at_us / 1_000_000, id_)
