@@ -62,7 +62,7 @@ class LetterGroup:
         kind: see `FailureKind`.
         error_type: path of the error's class; may be empty.
         sample: beginning of the newest failure's message.
-        sample_letter_id: the letter that died last.
+        sample_letter_id: the letter of that failure.
         first_failed_seconds: wall clock, as the next.
         last_failed_seconds: of the newest failure.
         failures: how often a letter of it has died; one that dies again counts again.
@@ -184,11 +184,11 @@ def holding(group: LetterGroup, letter: Letter, *, has_died: bool) -> LetterGrou
         return group
     hour, at_seconds = hour_of(letter), letter.last_failed_seconds
     hours = {**group.hours, hour: group.hours.get(hour, 0) + 1}
-    is_reopened = group.status == "resolved"
+    is_reopened, is_newest = group.status == "resolved", at_seconds >= group.last_failed_seconds
     return replace(
         group,
-        sample=sample_of(letter),
-        sample_letter_id=letter.id,
+        sample=sample_of(letter) if is_newest else group.sample,
+        sample_letter_id=letter.id if is_newest else group.sample_letter_id,
         first_failed_seconds=min(group.first_failed_seconds, at_seconds),
         last_failed_seconds=max(group.last_failed_seconds, at_seconds),
         failures=group.failures + 1,

@@ -42,11 +42,10 @@ if has_died or not first then
   if not first or tonumber(ARGV[6]) < tonumber(first) then
     redis.call('HSET', KEYS[4], 'first', ARGV[6])
   end
-  if not last or tonumber(ARGV[6]) > tonumber(last) then
-    redis.call('HSET', KEYS[4], 'last', ARGV[6])
+  if not last or tonumber(ARGV[6]) >= tonumber(last) then
+    redis.call('HSET', KEYS[4], 'last', ARGV[6], 'head', ARGV[10])
     redis.call('ZADD', KEYS[3], ARGV[6], ARGV[9])
   end
-  redis.call('HSET', KEYS[4], 'head', ARGV[10])
 end
 if has_died then
   redis.call('HINCRBY', KEYS[4], 'failures', 1)

@@ -237,4 +237,4 @@ class LetterGroup(models.Model):
         )
 
     def __str__(self) -> str:
-        return clean(f"{self.task}: {self.error_type or self.kind}")
+        return clean(f"{self.task}: {self.error_type.rpartition('.')[2] or self.kind}", NAME_CHARS)

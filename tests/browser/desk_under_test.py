@@ -212,6 +212,14 @@ class Desk:
         """Return the path of a letter's page, below the admin's."""
         return f"django_celery_safeguards/deadletter/{row_id(self.namespace, letter.id)}/change/"
 
+    def path_of_group(self, letter, page="change"):
+        """Return the path of a page of a letter's group, below the admin's."""
+        return f"django_celery_safeguards/lettergroup/{row_id(self.namespace, letter.fingerprint)}/{page}/"
+
+    def group(self, letter):
+        """Return a letter's group as it stands."""
+        return self.store(lambda wiring: wiring.letters.get_group(letter.fingerprint))
+
     def path_of_record(self, letter):
         id_ = row_id(self.namespace, letter.scope, letter.key)
         return f"django_celery_safeguards/idempotencyrecord/{id_}/change/"

@@ -5,7 +5,7 @@ What can be read: in both themes, on a desk and on a phone.
 import pytest
 
 from celery_safeguards.locks.store import LockAsk
-from tests.browser.pages import LETTERS, LOCKS, RECORDS, open_letter
+from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, open_letter
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}
@@ -27,6 +27,9 @@ _KEY_TEXTS = {
         ".sg-buttons input",
     ),
     "deed": (".sg-mark", ".sg-lines li", ".sg-quiet", ".submit-row input", "label", ".help"),
+    "groups": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
+    "group": (".sg-state", ".sg-box", ".sg-pairs th", ".sg-pairs td", ".object-tools a"),
+    "triage": ("label", ".help", ".submit-row input"),
     "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
 }
 
@@ -66,6 +69,10 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
     page.goto(f"{desk.url}{LETTERS}?q={letter.id}")
     measured |= {("list", each): contrast(page, each) for each in _KEY_TEXTS["list"]}
     background = page.locator("body").evaluate(_COLOURS)[1]
+    groups = {"groups": f"{GROUPS}?q={letter.fingerprint}", "group": desk.path_of_group(letter)}
+    for where, path in {**groups, "triage": desk.path_of_group(letter, "triage")}.items():
+        page.goto(desk.url + path)
+        measured |= {(where, each): contrast(page, each) for each in _KEY_TEXTS[where]}
     open_letter(page, desk, letter)
     measured |= {("letter", each): contrast(page, each) for each in _KEY_TEXTS["letter"]}
     page.get_by_role("button", name="It happened…").click()
@@ -86,9 +93,13 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     page = log_in("ann", viewport=viewport)
 
     widths = {}
-    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter)):
+    desk.store(lambda wiring: wiring.letters.annotate_group(letter.fingerprint, wide, wide))
+    desk.store(lambda wiring: wiring.letters.assign_group(letter.fingerprint, wide, wide))
+    groups = (GROUPS, desk.path_of_group(letter), desk.path_of_group(letter, "triage"))
+    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter), *groups):
         page.goto(desk.url + path)
         widths[path] = page.evaluate("document.documentElement.scrollWidth")
+    open_letter(page, desk, letter)
     page.get_by_role("button", name="Replay…").click()
     page.get_by_role("heading", name="Send this work again?").wait_for()
     widths["deed"] = page.evaluate("document.documentElement.scrollWidth")

@@ -125,10 +125,11 @@ class LetterGroupContract:
         assert [RACERS] * 2 == [store.get_group(each).failures for each in before]
 
     def test_a_failure_that_is_told_late_does_not_make_the_group_look_older(self, store):
-        store.bury(failed("l-1", 500))
-        store.bury(failed("l-2", 100))
+        store.bury(failed("l-1", 500, error_message="order 1"))
+        store.bury(failed("l-2", 100, error_message="order 2"))
 
-        group = store.get_group(GROUP)
+        (group,) = store.groups().groups
+        assert ("order 1", "l-1") == (group.sample, group.sample_letter_id)
         assert (NOON + 160, NOON + 560) == (group.first_failed_seconds, group.last_failed_seconds)
 
     def test_hours_are_kept_for_a_week(self, store):

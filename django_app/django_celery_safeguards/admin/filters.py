@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib.admin import SimpleListFilter
 
 from celery_safeguards.clock import to_us
+from celery_safeguards.deadletter.group import STATUSES
 from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
@@ -42,6 +43,22 @@ class KindFilter(_Exact):
     """By the kind of the last failure."""
 
     title, parameter_name, names = "kind", "kind", tuple(kind.value for kind in FailureKind)
+
+
+class GroupStatusFilter(_Exact):
+    """By what people say of a group."""
+
+    title, parameter_name, names = "status", "status", STATUSES
+
+
+class GroupFilter(_Exact):
+    """By the group of a letter: the one that a link names."""
+
+    title, parameter_name = "group", "fingerprint"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the group that is asked for; a list of all of them is a page of its own."""
+        return [(name, presenting.short(name)) for name in request.GET.getlist(self.parameter_name)]
 
 
 class RecordStateFilter(_Exact):

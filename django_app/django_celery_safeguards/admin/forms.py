@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 
+from celery_safeguards.deadletter.group import MOST_NOTE_CHARS, STATUSES
 from celery_safeguards.policy import DidNotHappen, Happened
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 
@@ -31,6 +32,45 @@ class DidNotHappenForm(ReasonForm):
     def verdict(self) -> DidNotHappen:
         """Return what is said."""
         return DidNotHappen()
+
+
+class TriageForm(forms.Form):
+    """
+    How a group stands, whose it is, and what is known of it.
+
+    The page carries what it showed, so that whoever changes one of these does not take back what somebody else has
+    said of another meanwhile.
+    """
+
+    status = forms.ChoiceField(
+        choices=[(status, status) for status in STATUSES],
+        show_hidden_initial=True,
+        help_text="A failure reopens what is resolved. What is muted stays muted, whatever fails.",
+    )
+    reason = forms.CharField(
+        required=False,
+        max_length=MAX_REASON_CHARS,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text="Of the status, for the history and the log of the admin.",
+    )
+    assignee = forms.CharField(
+        required=False,
+        max_length=100,
+        show_hidden_initial=True,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+    note = forms.CharField(
+        required=False,
+        max_length=MOST_NOTE_CHARS,
+        show_hidden_initial=True,
+        widget=forms.Textarea(attrs={"rows": 5, "cols": 60, "class": "vLargeTextField"}),
+        help_text="What is known: the cause, a link to the incident, what to do.",
+    )
+    failures_seen = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
+
+    def clean_note(self) -> str:
+        """Return it with the ends of lines that a shell writes."""
+        return str(self.cleaned_data["note"]).replace("\r\n", "\n")
 
 
 class HappenedForm(ReasonForm):

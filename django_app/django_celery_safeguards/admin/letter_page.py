@@ -10,11 +10,15 @@ from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of
-from django_celery_safeguards.models import IdempotencyRecord
+from django_celery_safeguards.models import IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
+from django_celery_safeguards.sql import row_id
 
 _READABLE = (
-    (None, {"fields": ("state_shown", "task_shown", "key_shown", "kind_shown", "reason_shown", "failures")}),
+    (
+        None,
+        {"fields": ("state_shown", "task_shown", "key_shown", "kind_shown", "reason_shown", "group_shown", "failures")},
+    ),
     ("Replay", {"fields": ("outlook_shown",)}),
     ("Arguments", {"fields": ("arguments",)}),
     ("Error", {"fields": ("error_shown", "traceback")}),
@@ -67,6 +71,13 @@ class LetterPage:
     def reason_shown(self, obj: Any) -> str:
         """Why no further attempt is made."""
         return clean(obj.reason) or presenting.NOTHING
+
+    @admin.display(description="group")
+    def group_shown(self, obj: Any) -> SafeString | str:
+        """With a link to those of the same cause."""
+        if not obj.fingerprint:
+            return "none yet: it is of an older version"
+        return presenting.link_to(LetterGroup, row_id(obj.namespace, obj.fingerprint), obj.fingerprint)
 
     @admin.display(description="failures")
     def failures(self, obj: Any) -> SafeString | str:
@@ -121,7 +132,7 @@ class LetterPage:
             ("replayed as", letter.replay_task_id),
             ("root", letter.root_id),
             ("parent", letter.parent_id),
-            ("group", letter.group_id),
+            ("canvas group", letter.group_id),
         )
         return presenting.pairs([(name, value) for name, value in named if value])
 

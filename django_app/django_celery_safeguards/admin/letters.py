@@ -10,7 +10,13 @@ from django.utils.safestring import SafeString
 
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
-from django_celery_safeguards.admin.filters import KindFilter, LastFailedFilter, LetterStateFilter, TaskFilter
+from django_celery_safeguards.admin.filters import (
+    GroupFilter,
+    KindFilter,
+    LastFailedFilter,
+    LetterStateFilter,
+    TaskFilter,
+)
 from django_celery_safeguards.admin.letter_page import LetterPage
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
@@ -25,7 +31,7 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
 
     list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
     list_display_links = ("task_and_key",)
-    list_filter = (LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
+    list_filter = (GroupFilter, LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
     search_fields = ("key",)
     search_help_text = (

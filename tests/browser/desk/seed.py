@@ -10,9 +10,10 @@ PEOPLE = {
     "rex": ("view", "replay"),
     "dora": ("view", "discard"),
     "sol": ("view", "resolve"),
-    "blind": ("replay", "discard", "resolve"),
-    "ann": ("view", "replay", "discard", "resolve"),
-    "bob": ("view", "replay", "discard", "resolve"),
+    "tess": ("view", "triage"),
+    "blind": ("replay", "discard", "resolve", "triage"),
+    "ann": ("view", "replay", "discard", "resolve", "triage"),
+    "bob": ("view", "replay", "discard", "resolve", "triage"),
 }
 """Each with the permissions on dead letters; none is a superuser."""
 
@@ -28,7 +29,7 @@ def seed():
     permissions = Permission.objects.filter(content_type__app_label="django_celery_safeguards")
     for name, may in PEOPLE.items():
         person = User.objects.create_user(name, password=PASSWORD, is_staff=True)
-        codenames = [f"{verb}_deadletter" for verb in may]
+        codenames = [f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup")]
         codenames += ["view_idempotencyrecord", "view_leaselock"] if "view" in may else []
         person.user_permissions.set(permissions.filter(codename__in=codenames))
 

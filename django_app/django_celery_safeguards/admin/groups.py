@@ -1,0 +1,268 @@
+"""
+Groups of dead letters: one line for each cause, its page, and what people say of it.
+
+Saying something is a form of its own, and what it shows is what was seen: a group that has failed again since is left
+as it is, and the form says so.
+"""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from celery_safeguards.deadletter.group import LetterGroup
+from celery_safeguards.deadletter.letter import LetterUnreadable
+from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.printable import clean
+from celery_safeguards.wiring import Wiring
+from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter, LastFailedFilter
+from django_celery_safeguards.admin.forms import TriageForm
+from django_celery_safeguards.admin.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.sparkline import sparkline
+from django_celery_safeguards.celery_apps import current_app
+from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.sql import row_id
+
+PERMISSION = "django_celery_safeguards.triage_lettergroup"
+_DAY_HOURS, _WEEK_HOURS = 24, 168
+
+
+class LetterGroupAdmin(ReadOnlyAdmin):
+    """Letters by their causes."""
+
+    list_display = ("cause", "status_and_assignee", "letters_and_failures", "last_day", "failed")
+    list_display_links = ("cause",)
+    list_filter = (GroupStatusFilter, KindFilter, LastFailedFilter)
+    ordering = ("-last_failed_us", "-id")
+    search_fields = ("=fingerprint", "task", "error_type", "sample", "assignee")
+    search_help_text = "A part of a task's name, an error, or an assignee; or a group, exactly."
+    triage_url = "django_celery_safeguards_lettergroup_triage"
+
+    def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
+        """Show what can be read."""
+        if obj is not None and group_of_row(obj) is None:
+            return ((None, {"fields": ("fingerprint", "problem")}),)
+        return (
+            (None, {"fields": ("status_shown", "assignee_shown", "note")}),
+            ("Letters", {"fields": ("letters_shown", "failures_shown", "last_week")}),
+            ("Cause", {"fields": ("task_shown", "kind_shown", "error_shown", "sample_shown", "fingerprint")}),
+            ("History", {"fields": ("history",)}),
+        )
+
+    def get_urls(self) -> list[Any]:
+        """Add the form; before the others, which take any path for an id."""
+        view = self.admin_site.admin_view(self.triage_view)
+        return [path("<str:object_id>/triage/", view, name=self.triage_url), *super().get_urls()]
+
+    def change_view(self, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        """Show one group, with a way to say something of it."""
+        tools = [("Log of the admin", self._url("history", object_id))]
+        if request.user.has_perm(PERMISSION):
+            tools.insert(0, ("Triage", self._url_of_triage(object_id)))
+        return super().change_view(request, object_id, form_url, {"tools": tools, **(extra_context or {})})
+
+    # What was said is said, whatever happens to the request afterwards, and so is its entry in the log.
+    @transaction.non_atomic_requests
+    def triage_view(self, request: Any, object_id: str) -> Any:
+        """Ask how a group stands, or write it down."""
+        if request.method not in {"GET", "POST"}:
+            return HttpResponseNotAllowed(["GET", "POST"])
+        if not self.has_view_permission(request) or not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
+        row = self.get_object(request, object_id)
+        group = None if row is None else group_of_row(row)
+        if row is None or group is None:
+            raise Http404(f"there is no group {clean(object_id, 80)} that can be read")
+        form = TriageForm(request.POST or None, initial=_initial(group))
+        if request.method == "POST" and form.is_valid():
+            problem = self._say(request, row, group, form)
+            if not problem:
+                return HttpResponseRedirect(self._url("change", object_id))
+            # Who tries again has seen what this answer shows.
+            group = group_of_row(self.get_object(request, object_id)) or group
+            form = TriageForm({**request.POST.dict(), "failures_seen": group.failures}, initial=_initial(group))
+            form.add_error(None, problem)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "How does this group stand?",
+            "subtitle": str(row),
+            "form": form,
+            "row": row,
+            "failures": group.failures,
+            "media": self.media,
+        }
+        return TemplateResponse(request, "admin/django_celery_safeguards/triage.html", context)
+
+    def _say(self, request: Any, row: Any, group: LetterGroup, form: TriageForm) -> str:
+        """Write down what has changed; returns why it was not, or nothing."""
+        said, changed, who = form.cleaned_data, set(form.changed_data), request.user.get_username()
+        letters, done = Wiring.of(current_app()).letters, []
+        try:
+            # The one that may be refused is first: what is refused has said nothing.
+            if changed & {"status", "reason"}:
+                status, reason = said["status"] if "status" in changed else group.status, said["reason"]
+                letters.declare_group(group.fingerprint, status, who, reason, failures_seen=said["failures_seen"])
+                done.append(f"{status}{': ' if reason else ''}{reason}")
+            if "assignee" in changed:
+                letters.assign_group(group.fingerprint, said["assignee"], who)
+                done.append(f"assigned to {said['assignee'] or 'nobody'}")
+            if "note" in changed:
+                letters.annotate_group(group.fingerprint, said["note"], who)
+                done.append("note changed")
+        except SafeguardsError as error:
+            if done:
+                self.log_change(request, row, f"Triage: {clean('; '.join(done), 500)}; then: {clean(error, 500)}.")
+            return clean(error)
+        if done:
+            self.log_change(request, row, f"Triage: {clean('; '.join(done), 900)}.")
+        self.message_user(request, f"{clean('; '.join(done), 500) or 'Nothing was changed'}.", messages.SUCCESS)
+        return ""
+
+    def _url(self, page: str, *args: str) -> str:
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return str(reverse(name, args=args, current_app=self.admin_site.name))
+
+    def _url_of_triage(self, object_id: str) -> str:
+        return str(reverse(f"admin:{self.triage_url}", args=[object_id], current_app=self.admin_site.name))
+
+    @admin.display(description="task, error", ordering="task")
+    def cause(self, obj: Any) -> SafeString:
+        """What fails, and how."""
+        error = f"{obj.error_type.rpartition('.')[2]}: {obj.sample}" if obj.error_type else obj.sample
+        return presenting.below(presenting.dotted(obj.task), error)
+
+    @admin.display(description="status", ordering="status")
+    def status_and_assignee(self, obj: Any) -> SafeString:
+        """How it stands, and whose it is."""
+        group = group_of_row(obj)
+        return presenting.below(presenting.state_mark(obj.status if group is None else status_of(group)), obj.assignee)
+
+    @admin.display(description="letters", ordering="open_letters")
+    def letters_and_failures(self, obj: Any) -> SafeString:
+        """How many wait for somebody, and how often it has failed."""
+        return presenting.below(f"{obj.open_letters} open", f"{obj.failures} failure{'s'[: obj.failures != 1]}")
+
+    @admin.display(description="last 24 hours")
+    def last_day(self, obj: Any) -> SafeString | str:
+        """Failures by hour."""
+        group = group_of_row(obj)
+        return presenting.NOTHING if group is None else sparkline(group.hours, _DAY_HOURS)
+
+    @admin.display(description="last failed", ordering="last_failed_us")
+    def failed(self, obj: Any) -> SafeString:
+        """In UTC, and how long ago."""
+        first = presenting.joined("first ", presenting.age(obj.first_failed_us), " ago")
+        ago = presenting.joined(presenting.age(obj.last_failed_us), " ago; ", first)
+        return presenting.below(presenting.stamp(obj.last_failed_us), ago)
+
+    @admin.display(description="status")
+    def status_shown(self, obj: Any) -> SafeString:
+        """With when a failure reopened it."""
+        group = _read(obj)
+        since = group.reopened_seconds
+        reopened = () if since is None else (" by a failure, ", presenting.moment(int(since * 1_000_000)))
+        return presenting.joined(presenting.state_mark(status_of(group)), *reopened)
+
+    @admin.display(description="assignee")
+    def assignee_shown(self, obj: Any) -> str:
+        """Whose it is."""
+        return clean(_read(obj).assignee) or "nobody"
+
+    @admin.display(description="note")
+    def note(self, obj: Any) -> SafeString | str:
+        """As it was written."""
+        text = _read(obj).note
+        return presenting.block(text, "note") if text else presenting.NOTHING
+
+    @admin.display(description="letters")
+    def letters_shown(self, obj: Any) -> SafeString | str:
+        """In each state, with a link to them."""
+        counts = _read(obj).counts
+        return presenting.pairs([(state, _link_to_letters(obj, counts[state], state=state)) for state in counts])
+
+    @admin.display(description="failures")
+    def failures_shown(self, obj: Any) -> SafeString | str:
+        """How often, and when."""
+        first, last = presenting.moment(obj.first_failed_us), presenting.moment(obj.last_failed_us)
+        return presenting.pairs([("in all", obj.failures), ("first failed", first), ("last failed", last)])
+
+    @admin.display(description="last 7 days")
+    def last_week(self, obj: Any) -> SafeString | str:
+        """Failures by hour."""
+        return sparkline(_read(obj).hours, _WEEK_HOURS)
+
+    @admin.display(description="task")
+    def task_shown(self, obj: Any) -> str:
+        """Whole."""
+        return clean(_read(obj).task)
+
+    @admin.display(description="kind")
+    def kind_shown(self, obj: Any) -> str:
+        """In words."""
+        return clean(obj.kind.replace("_", " "))
+
+    @admin.display(description="error")
+    def error_shown(self, obj: Any) -> str:
+        """Its class."""
+        return clean(_read(obj).error_type) or presenting.NOTHING
+
+    @admin.display(description="newest failure")
+    def sample_shown(self, obj: Any) -> SafeString | str:
+        """What it said, with a link to its letter."""
+        group = _read(obj)
+        id_ = row_id(obj.namespace, group.sample_letter_id)
+        link = presenting.link_to(DeadLetter, id_, group.sample_letter_id)
+        return presenting.pairs([("message", presenting.block(group.sample, "message")), ("letter", link)])
+
+    @admin.display(description="what was said")
+    def history(self, obj: Any) -> SafeString | str:
+        """The oldest first."""
+        return presenting.history(_read(obj).history)
+
+    @admin.display(description="why")
+    def problem(self, obj: Any) -> str:
+        """Why it cannot be read."""
+        return "what is stored is damaged, or written by a newer version"
+
+
+def group_of_row(row: Any) -> LetterGroup | None:
+    """Return what a row of `LetterGroup` holds; None: it cannot be read."""
+    if "_safeguards_group" not in row.__dict__:
+        try:
+            row._safeguards_group = LetterGroup.from_json(row.group)  # noqa: SLF001 - Django asks for each field
+        except LetterUnreadable:
+            row._safeguards_group = None  # noqa: SLF001 - see above
+    found: LetterGroup | None = row._safeguards_group  # noqa: SLF001 - see above
+    return found
+
+
+def status_of(group: LetterGroup) -> str:
+    """Return how a group stands, in a word; what a failure has reopened says so."""
+    return "reopened" if group.status == "open" and group.reopened_seconds is not None else group.status
+
+
+def _read(row: Any) -> LetterGroup:
+    group = group_of_row(row)
+    if group is None:
+        raise LetterUnreadable("what is stored is damaged, or written by a newer version")
+    return group
+
+
+def _initial(group: LetterGroup) -> dict[str, Any]:
+    said = {"status": group.status, "assignee": group.assignee, "note": group.note}
+    return {**said, "failures_seen": group.failures}
+
+
+def _link_to_letters(row: Any, count: int, **chosen: str) -> SafeString:
+    opts = DeadLetter._meta  # noqa: SLF001 - Django's documented way to a model's names
+    url = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist")
+    return format_html('<a href="{}?{}">{}</a>', url, urlencode({"fingerprint": row.fingerprint, **chosen}), count)
