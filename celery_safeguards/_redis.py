@@ -15,6 +15,10 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:group:v1:<fingerprint>` | hash | one group of letters: its counts, what people say of it | never |
 | `{sg:<ns>:0}:groups:v1` | sorted set | fingerprints by time | never |
 | `{sg:<ns>:0}:group-letters:v1:<fingerprint>` | sorted set | ids of a group's letters by time | never |
+| `{sg:<ns>:0}:job:v1:<id>` | hash | one replay of many letters | never |
+| `{sg:<ns>:0}:job-letters:v1:<id>` | list | its letters, 500 in each entry | with its end |
+| `{sg:<ns>:0}:job-of-group:v1:<fingerprint>` | string | the last job of a group | never |
+| `{sg:<ns>:0}:jobs:v1` | sorted set | ids of jobs by time | never |
 
 All keys of a namespace share a hash tag, so that one script can touch several of them on a cluster. Retention is the
 key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
@@ -70,6 +74,7 @@ class Keys:
         self.meta = f"{self.tag}:meta:v1"
         self.letters = f"{self.tag}:letters:v1"
         self.groups = f"{self.tag}:groups:v1"
+        self.jobs = f"{self.tag}:jobs:v1"
 
     def record(self, scope: str, key: str) -> str:
         """Return a record's key: readable, and of bounded length whatever the idempotency key holds."""
@@ -102,6 +107,18 @@ class Keys:
     def group_letters(self, fingerprint: str) -> str:
         """Return the key of the ids of a group's letters."""
         return f"{self.tag}:group-letters:v1:{fingerprint}"
+
+    def job(self, job_id: str) -> str:
+        """Return the key of a replay job."""
+        return f"{self.tag}:job:v1:{job_id}"
+
+    def job_letters(self, job_id: str) -> str:
+        """Return the key of a job's letters."""
+        return f"{self.tag}:job-letters:v1:{job_id}"
+
+    def job_of_group(self, fingerprint: str) -> str:
+        """Return the key of a group's last job."""
+        return f"{self.tag}:job-of-group:v1:{fingerprint}"
 
 
 class Script:

@@ -32,6 +32,9 @@ from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import ConfigurationError, nearest
+from celery_safeguards.jobs.memory import MemoryJobStore
+from celery_safeguards.jobs.redis import RedisJobStore
+from celery_safeguards.jobs.store import JobStore
 from celery_safeguards.locks.redis import RedisLockStore
 from celery_safeguards.locks.store import LockStore
 
@@ -44,6 +47,7 @@ class Stores:
     locks: LockStore
     starts: StartCounter
     letters: LetterStore
+    jobs: JobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class Wiring:
     locks: LockStore
     starts: StartCounter
     letters: LetterStore
+    jobs: JobStore
     spool: Spool | None
     epoch: PublisherEpoch
     clock: Clock
@@ -124,6 +129,7 @@ class Wiring:
             locks=stores.locks,
             starts=stores.starts,
             letters=stores.letters,
+            jobs=stores.jobs,
             spool=Spool(settings.spool_directory) if settings.spool_directory else None,
             epoch=PublisherEpoch(stores.admission, clock),
             clock=clock,
@@ -176,7 +182,13 @@ def open_stores(settings: Settings) -> Stores:
 def _in_memory(settings: Settings) -> Stores:
     store = MemoryAdmissionStore(settings.lease_seconds, SystemClock.wall_seconds)
     store.declare_new()
-    return Stores(admission=store, locks=store.locks, starts=MemoryStartCounter(), letters=MemoryLetterStore())
+    return Stores(
+        admission=store,
+        locks=store.locks,
+        starts=MemoryStartCounter(),
+        letters=MemoryLetterStore(),
+        jobs=MemoryJobStore(),
+    )
 
 
 def _on_redis(settings: Settings, url: str) -> Stores:
@@ -186,4 +198,5 @@ def _on_redis(settings: Settings, url: str) -> Stores:
         locks=RedisLockStore(client, keys, settings.lease_seconds),
         starts=RedisStartCounter(client, keys),
         letters=RedisLetterStore(client, keys),
+        jobs=RedisJobStore(client, keys),
     )

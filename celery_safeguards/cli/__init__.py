@@ -27,6 +27,7 @@ from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.locks import locks
 from celery_safeguards.cli.overdue import overdue
 from celery_safeguards.cli.replaying import replay, resume_letter
+from celery_safeguards.cli.replays import replays
 from celery_safeguards.cli.retry import retry
 from celery_safeguards.cli.store import store
 
@@ -45,5 +46,5 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 for _command in (list_groups, regroup, replay, resume_letter, show_group, triage):
     dead.add_command(_command)
-for _command in (check, dead, health, keys, locks, overdue, retry, store):
+for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)

@@ -6,15 +6,13 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import KINDS, as_json, by_whom, in_group
+from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_json, say
-from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import DidNotHappen, Happened
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import Fate, Result, replay_many, resume
 from celery_safeguards.replay.plan import PersonsVerdict
-from celery_safeguards.wiring import Wiring
 
 _UNAVAILABLE = {Fate.NOT_PUBLISHED, Fate.STORE_UNAVAILABLE}
 happened = click.option("--happened", metavar="RESULT_JSON", help="It happened: record this as its result.")
@@ -23,58 +21,33 @@ may_run_twice = click.option("--yes-it-may-run-twice", is_flag=True, help="Conse
 
 
 @click.command()
-@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "is_all", is_flag=True, help="All letters that are open now, instead of IDs.")
-@click.option("--task", help="With --all: only this task's.")
-@click.option("--kind", type=KINDS, help="With --all: only failures of this kind.")
-@in_group
+@click.argument("letter_ids", metavar="ID...", nargs=-1, required=True)
 @by_whom
 @happened
 @did_not_happen
 @may_run_twice
-@click.option("--per-second", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
-@click.option("--yes", is_flag=True, help="Do not ask before sending --all.")
 @as_json
 @click.pass_context
 def replay(
     ctx: click.Context,
     *,
     letter_ids: Sequence[str],
-    is_all: bool,
-    task: str | None,
-    kind: str | None,
-    fingerprint: str | None,
     who: str,
     happened: str | None,
     did_not_happen: bool,
     yes_it_may_run_twice: bool,
-    per_second: float | None,
-    yes: bool,
     as_json: bool,
 ) -> None:
     """
-    Send letters again, under new task ids and their original keys.
+    Send letters again at once, under new task ids and their original keys; for many of them see `replays start`.
 
     Exits with 0 if every letter was sent, with 3 if the store or the broker failed one, else with 1.
     """
     verdict = _verdict(happened, did_not_happen)
-    if bool(letter_ids) == is_all:
-        raise click.UsageError("give the letters' IDs, or --all")
-    if (task or kind or fingerprint) and not is_all:
-        raise click.UsageError("--task, --kind and --group choose from --all")
-    if verdict is not None and is_all:
-        raise click.UsageError("a verdict is given on letters by their IDs, not on --all")
     if isinstance(verdict, Happened) and len(letter_ids) > 1:
         raise click.UsageError("--happened records one result: give one ID")
-    app = ctx.obj.app
-    # Taken down before the first is sent: a replay that dies again comes back to the list.
-    ids = list(letter_ids) or _open_letters(
-        app, task=task, kind=FailureKind(kind) if kind else None, fingerprint=fingerprint
-    )
-    if is_all and ids and not yes:
-        click.confirm(f"Replay {len(ids)} letters?", abort=True, err=True)
     results = []
-    for result in replay_many(app, ids, who, per_second, verdict=verdict, may_run_twice=yes_it_may_run_twice):
+    for result in replay_many(ctx.obj.app, letter_ids, who, verdict=verdict, may_run_twice=yes_it_may_run_twice):
         results.append(result)
         if not as_json:
             _print_result(result)
@@ -129,18 +102,6 @@ def _verdict(happened: str | None, did_not_happen: bool) -> PersonsVerdict | Non
         return Happened(json.loads(happened))
     except ValueError as error:
         raise click.UsageError(f"--happened: {clean(happened, 80)} is no JSON ({error}); text needs quotes") from error
-
-
-def _open_letters(app: Any, **wanted: Any) -> list[str]:
-    letters, found, cursor = Wiring.of(app).letters, [], None
-    while True:
-        page = letters.list(limit=100, before=cursor, state="open", **wanted)
-        found += [letter.id for letter in page.letters]
-        for name in page.unreadable:
-            complain(f"letter {name} cannot be read and is left out")
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
 
 
 def _print_result(result: Result) -> None:

@@ -6,15 +6,18 @@ See `deadletter.store` for the states, and for the race that `burial` decides.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, State
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError
 
 Change = Callable[[Letter], Letter | None]
 """Decides what a stored letter becomes; None: it stays as it is."""
+
+OF_ONE_LETTER = (LetterNotOpen, LetterTruncated)
+"""What a change raises of its letter alone: the others of a step go on."""
 
 
 def as_buried(letter: Letter) -> Letter:
@@ -52,14 +55,15 @@ def reburial(letter: Letter) -> Change:
     return change
 
 
-def beginning_of_replay(new_task_id: str, who: str, at_seconds: float) -> Change:
-    """Take an open letter for a replay."""
+def beginning_of_replay(new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()) -> Change:
+    """Take an open letter for a replay; `notes` are written before its beginning."""
 
     def change(stored: Letter) -> Letter:
         require_state(stored, "open")
         stored.require_whole()
         entry = HistoryEntry(at_seconds=at_seconds, what="replay begun", who=who, detail=f"as task {new_task_id}")
-        return replace(stored.noted(entry), state="replaying", replay_task_id=new_task_id)
+        history = (*stored.history, *notes, entry)
+        return replace(stored, history=history, state="replaying", replay_task_id=new_task_id)
 
     return change
 
@@ -129,8 +133,13 @@ def require_found(letter: Letter | None, letter_id: str) -> Letter:
 
     """
     if letter is None:
-        raise NoSuchLetter(f"there is no letter {letter_id}")
+        raise no_such_letter(letter_id)
     return letter
+
+
+def no_such_letter(letter_id: str) -> NoSuchLetter:
+    """Return the error of a letter that is not there."""
+    return NoSuchLetter(f"there is no letter {letter_id}")
 
 
 def to_cursor(last_failed_seconds: float, name: str) -> str:

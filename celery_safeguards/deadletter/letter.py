@@ -233,6 +233,27 @@ _TEXTS = (
 )
 
 
+def letter_or_error(text: str) -> Letter | LetterUnreadable:
+    """Return a letter, or why it cannot be read: for who reads several."""
+    try:
+        return Letter.from_json(text)
+    except LetterUnreadable as error:
+        return error
+
+
+def readable(found: Letter | LetterUnreadable) -> Letter:
+    """
+    Return what is a letter.
+
+    Raises:
+        LetterUnreadable: it is the reason why there is none.
+
+    """
+    if isinstance(found, LetterUnreadable):
+        raise found
+    return found
+
+
 def _fingerprint(letter: Letter) -> str:
     return fingerprint_of(
         kind=letter.kind,

@@ -17,11 +17,11 @@ state, which is true by then. Letters never expire. A server that evicts keys or
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from celery_safeguards._redis import Client, Keys, Script
 from celery_safeguards.deadletter import changes, group, redis_groups, store
-from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.redis_pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.outcome import FailureKind
@@ -63,6 +63,12 @@ class RedisLetterStore(LetterSteps):
         """See `LetterStore.get`."""
         found = self._read(letter_id)
         return None if found is None else found[0]
+
+    def get_many(self, letter_ids: Sequence[str]) -> Mapping[str, Letter | LetterUnreadable]:
+        """See `LetterStore.get_many`."""
+        names = [_stored_name(letter_id) for letter_id in letter_ids]
+        texts = zip(letter_ids, self._texts(names), strict=True)
+        return {letter_id: letter_or_error(text) for letter_id, text in texts if text is not None}
 
     def list(
         self,
@@ -134,17 +140,15 @@ class RedisLetterStore(LetterSteps):
         return None if text is None or version is None else (Letter.from_json(text), version, counted_in)
 
     def _read_all(self, names: Sequence[str]) -> tuple[tuple[Letter, ...], tuple[str, ...]]:
-        letters: list[Letter] = []
-        unreadable: list[str] = []
+        found = [letter_or_error(text or "") for text in self._texts(names)]
+        unreadable = [name for name, each in zip(names, found, strict=True) if isinstance(each, LetterUnreadable)]
+        return tuple(each for each in found if isinstance(each, Letter)), tuple(unreadable)
+
+    def _texts(self, names: Sequence[str]) -> Iterator[str | None]:
         # A few at a time: a letter may have many megabytes, and a trip has a time limit.
         for first in range(0, len(names), _LETTERS_A_TRIP):
-            some = names[first : first + _LETTERS_A_TRIP]
-            for name, (text,) in zip(some, self._read_fields(some, ["letter"]), strict=True):
-                try:
-                    letters.append(Letter.from_json(text or ""))
-                except LetterUnreadable:
-                    unreadable.append(name)
-        return tuple(letters), tuple(unreadable)
+            for (text,) in self._read_fields(names[first : first + _LETTERS_A_TRIP], ["letter"]):
+                yield text
 
     def _matching(self, places: Places, wanted: dict[str, str]) -> Places:
         if not wanted:

@@ -1,10 +1,12 @@
 """The steps of a letter's life and of a group's, for every store that changes one at once or not at all."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 from celery_safeguards.deadletter import changes, group
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
-from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
+from celery_safeguards.errors import SafeguardsError
 
 
 class LetterSteps(ABC):
@@ -22,10 +24,50 @@ class LetterSteps(ABC):
     def _apply_to_group(self, fingerprint: str, change: group.GroupChange) -> LetterGroup | None:
         """Return the changed group; None: there is none."""
 
-    def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
+    def get_many(self, letter_ids: Sequence[str]) -> Mapping[str, Letter | LetterUnreadable]:
+        """See `LetterStore.get_many`."""
+        found: dict[str, Letter | LetterUnreadable] = {}
+        for letter_id in letter_ids:
+            try:
+                letter = self.get(letter_id)
+            except LetterUnreadable as error:
+                found[letter_id] = error
+                continue
+            if letter is not None:
+                found[letter_id] = letter
+        return found
+
+    def _apply_each(self, wanted: Mapping[str, changes.Change]) -> Mapping[str, Letter | SafeguardsError | None]:
+        """Make a change of each of several letters as `_apply` does, or keep why not."""
+        made: dict[str, Letter | SafeguardsError | None] = {}
+        for letter_id, change in wanted.items():
+            try:
+                made[letter_id] = self._apply(letter_id, change)
+            except (*changes.OF_ONE_LETTER, LetterUnreadable) as error:
+                made[letter_id] = error
+        return made
+
+    def begin_replays(
+        self, new_task_ids: Mapping[str, str], who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """See `LetterStore.begin_replays`."""
+        wanted = {
+            letter_id: changes.beginning_of_replay(task_id, who, at_seconds, notes)
+            for letter_id, task_id in new_task_ids.items()
+        }
+        begun = self._apply_each(wanted)
+        return {id_: changes.no_such_letter(id_) if made is None else made for id_, made in begun.items()}
+
+    def mark_each_replayed(self, task_ids: Mapping[str, str], at_seconds: float) -> None:
+        """See `LetterStore.mark_each_replayed`."""
+        self._apply_each({id_: changes.end_of_replay(task_id, at_seconds) for id_, task_id in task_ids.items()})
+
+    def begin_replay(
+        self, letter_id: str, new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()
+    ) -> Letter:
         """See `LetterStore.begin_replay`."""
         return changes.require_found(
-            self._apply(letter_id, changes.beginning_of_replay(new_task_id, who, at_seconds)), letter_id
+            self._apply(letter_id, changes.beginning_of_replay(new_task_id, who, at_seconds, notes)), letter_id
         )
 
     def resume_replay(self, letter_id: str) -> Letter:

@@ -22,11 +22,12 @@ Not covered: whether the replayed message takes effect once. That is the record'
 `deadletter.changes` decides; a store applies it under its own lock or compare-and-set.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
-from celery_safeguards.deadletter.letter import Letter, State
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable, State
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 
@@ -117,6 +118,10 @@ class LetterStore(Protocol):
         """
         ...
 
+    def get_many(self, letter_ids: Sequence[str]) -> Mapping[str, Letter | LetterUnreadable]:
+        """Return those letters that are there, by their ids; one that cannot be read: why."""
+        ...
+
     def list(
         self,
         *,
@@ -139,16 +144,38 @@ class LetterStore(Protocol):
         """
         ...
 
-    def begin_replay(self, letter_id: str, new_task_id: str, who: str, at_seconds: float) -> Letter:
+    def begin_replay(
+        self, letter_id: str, new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()
+    ) -> Letter:
         """
         Go from open to replaying and allocate the replay's task id, by compare-and-set.
 
         Of any number of callers one wins. The winner publishes under `replay_task_id`, then calls `mark_replayed`.
+        `notes` are written into the history with its beginning, and only the winner's.
 
         Raises:
             LetterNotOpen: somebody else began, or the letter is over; it carries the allocated id.
             LetterTruncated: the message is not whole.
             NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def begin_replays(
+        self, new_task_ids: Mapping[str, str], who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """
+        Begin the replay of each of several letters, as `begin_replay` does of one.
+
+        Args:
+            new_task_ids: by letter.
+            who: for their histories.
+            at_seconds: wall clock.
+            notes: for the history of each, before its beginning.
+
+        Returns:
+            What became of each: the letter, or what `begin_replay` would have raised. After `StoreUnavailable` any
+            number of them may have begun.
 
         """
         ...
@@ -174,6 +201,10 @@ class LetterStore(Protocol):
             Whether that replay is marked. False: the letter has moved on, for instance the replay has died already.
 
         """
+        ...
+
+    def mark_each_replayed(self, task_ids: Mapping[str, str], at_seconds: float) -> None:
+        """Mark several letters as `mark_replayed` does one; `task_ids`: by letter."""
         ...
 
     def close(self, letter_id: str, note: str, at_seconds: float | None = None) -> bool:

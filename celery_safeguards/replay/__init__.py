@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_safeguards.clock import Clock
 from celery_safeguards.deadletter.letter import LetterTruncated, LetterUnreadable
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.replay.discarding import discard
+from celery_safeguards.replay.pace import Pace
 from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
-from celery_safeguards.replay.send import NotPublished, Replayed, replay, resume
+from celery_safeguards.replay.publishing import NotPublished
+from celery_safeguards.replay.send import Replayed, replay, resume
 from celery_safeguards.wiring import Wiring
 
 __all__ = ["Fate", "NotPublished", "ReplayRefused", "Replayed", "Result", "discard", "replay", "replay_many", "resume"]
@@ -77,12 +78,12 @@ def replay_many(
         raise ConfigurationError(f"per_second={per_second!r}: give a number above 0")
     if not who.strip():
         raise ConfigurationError(f"who={who!r}: a replay is made under a name")
-    pace = _Pace(per_second, Wiring.of(app).clock)
+    pace = Pace(per_second, Wiring.of(app).clock)
     asked: dict[str, Any] = {"verdict": verdict, "may_run_twice": may_run_twice, "reason": reason}
     return (_one(app, letter_id, who, pace, **asked) for letter_id in letter_ids)
 
 
-def _one(app: Any, letter_id: str, who: str, pace: "_Pace", **asked: Any) -> Result:
+def _one(app: Any, letter_id: str, who: str, pace: Pace, **asked: Any) -> Result:
     pace.wait()
     try:
         sent = replay(app, letter_id, who, **asked)
@@ -96,22 +97,3 @@ def _one(app: Any, letter_id: str, who: str, pace: "_Pace", **asked: Any) -> Res
         return Result(letter_id=letter_id, fate=Fate.STORE_UNAVAILABLE, reason=str(error))
     pace.sent()
     return Result(letter_id=letter_id, fate=Fate.REPLAYED, task_id=sent.task_id)
-
-
-class _Pace:
-    """Holds messages apart; letters that send none cost no time."""
-
-    def __init__(self, per_second: float | None, clock: Clock) -> None:
-        self._apart_seconds = 1 / per_second if per_second else 0.0
-        self._clock = clock
-        self._due = clock.monotonic_seconds()
-
-    def wait(self) -> None:
-        """Sleep until the next message is due."""
-        left_seconds = self._due - self._clock.monotonic_seconds()
-        if left_seconds > 0:
-            self._clock.sleep(left_seconds)
-
-    def sent(self) -> None:
-        """Count from the message that went out: a slow broker is not caught up with by a burst."""
-        self._due = self._clock.monotonic_seconds() + self._apart_seconds

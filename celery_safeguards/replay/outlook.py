@@ -16,7 +16,8 @@ from celery_safeguards.replay.plan import (
     replay_message,
     resend_refusal,
 )
-from celery_safeguards.replay.send import route_of, verdict_of, work_of
+from celery_safeguards.replay.publishing import route_of
+from celery_safeguards.replay.send import verdict_of, work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

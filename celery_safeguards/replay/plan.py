@@ -180,9 +180,14 @@ def resend_refusal(
         return "its verdict is not in its history whole: give it again" if missing else None
     if isinstance(verdict, Happened):
         return _NOTHING_TO_RECORD
-    if may_run_twice or _is_repeatable(work.policy):
+    if may_be_resent(letter, work.policy, may_run_twice=may_run_twice):
         return None
     return "it has no key, and its message may be out already: look for the task first, or say that it may run twice"
+
+
+def may_be_resent(letter: Letter, policy: Policy | None, *, may_run_twice: bool) -> bool:
+    """Whether two messages of one task id do no harm."""
+    return is_keyed(letter, policy) or may_run_twice or _is_repeatable(policy)
 
 
 def _kept_headers(letter: Letter, at_seconds: float) -> tuple[dict[str, Any], list[str]]:

@@ -21,15 +21,12 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from celery.exceptions import QueueNotFound
 from kombu.utils import json as kombu_json
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
-from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.delivery.delayed import queue_behind
-from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
-from celery_safeguards.pipeline.guarding import guarded_publish
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
 from celery_safeguards.replay.plan import (
     OutgoingMessage,
@@ -41,6 +38,7 @@ from celery_safeguards.replay.plan import (
     resend_refusal,
     verdict_header,
 )
+from celery_safeguards.replay.publishing import publish, route_of
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
@@ -48,10 +46,6 @@ _KOMBU: Any = kombu_json
 _VERDICT_NOTE = "verdict"
 _CONSENT_NOTE = "may run twice"
 _REASON_NOTE = "replay asked"
-
-
-class NotPublished(SafeguardsError):
-    """Raised when the broker did not take a replay; its letter is replaying, and `resume` sends it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +64,7 @@ def replay(
     *,
     may_run_twice: bool = False,
     reason: str = "",
+    task_id: str | None = None,
 ) -> Replayed:
     """
     Send a letter's message again, under a new task id and its original key.
@@ -81,6 +76,7 @@ def replay(
         verdict: `Happened(result)` records the work as done without running it; `DidNotHappen()` lets it start.
         may_run_twice: consent for work without a key that may have had an effect.
         reason: why, for the letter's history.
+        task_id: of the new message; one that nothing else has.
 
     Raises:
         ReplayRefused: it needs a verdict or consent, comes too early, or has no route; nothing was changed.
@@ -95,7 +91,7 @@ def replay(
     """
     if not who.strip():
         raise ConfigurationError(f"who={who!r}: a replay is made under a name")
-    wiring, task_id = Wiring.of(app), str(uuid.uuid4())
+    wiring, task_id = Wiring.of(app), task_id or str(uuid.uuid4())
     letter = require_found(wiring.letters.get(letter_id), letter_id)
     require_state(letter, "open")
     now = wiring.clock.wall_seconds()
@@ -104,15 +100,12 @@ def replay(
     why = refusal(letter, work_of(app, letter), verdict, may_run_twice=may_run_twice)
     if why is not None:
         raise ReplayRefused(why)
-    # Before the compare-and-set: a replay that is cut short must find it. The note of one who loses names his own id.
+    notes = notes_of(who, now, f"as task {task_id}", may_run_twice=may_run_twice, reason=reason)
     if word is not None:
-        wiring.letters.add_note(letter_id, _VERDICT_NOTE, who, word, now)
-    if may_run_twice:
-        wiring.letters.add_note(letter_id, _CONSENT_NOTE, who, f"as task {task_id}", now)
-    if reason:
-        wiring.letters.add_note(letter_id, _REASON_NOTE, who, f"as task {task_id}: {reason}", now)
-    begun = wiring.letters.begin_replay(letter_id, task_id, who, now)
-    return _send(app, letter_id, replay_message(begun, task_id, verdict, at_seconds=now))
+        # A replay that is cut short must find it.
+        notes.append(HistoryEntry(at_seconds=now, what=_VERDICT_NOTE, who=who, detail=word))
+    begun = wiring.letters.begin_replay(letter_id, task_id, who, now, notes)
+    return _publish_and_mark(app, letter_id, replay_message(begun, task_id, verdict, at_seconds=now))
 
 
 def resume(
@@ -155,15 +148,23 @@ def resume(
     route_of(app, message)
     why = f": {reason}" if reason else ""
     wiring.letters.add_note(letter_id, "replay resumed", who, f"as task {message.task_id}{why}", now)
-    return _send(app, letter_id, message)
+    return _publish_and_mark(app, letter_id, message)
 
 
-def work_of(app: Any, letter: Letter) -> Work:
-    """Return what the store and this app know of a letter's work."""
+def notes_of(who: str, at_seconds: float, which: str, *, may_run_twice: bool, reason: str) -> list[HistoryEntry]:
+    """Return what the history of a letter keeps of what a person has said with a replay; `which`: of which task."""
+    notes = [(_CONSENT_NOTE, which)] if may_run_twice else []
+    notes += [(_REASON_NOTE, f"{which}: {reason}")] if reason else []
+    return [HistoryEntry(at_seconds=at_seconds, what=what, who=who, detail=detail) for what, detail in notes]
+
+
+def work_of(app: Any, letter: Letter, now_us: int | None = None) -> Work:
+    """Return what the store and this app know of a letter's work; `now_us`: by the store's time, None: it is asked."""
     admission = Wiring.of(app).admission
     named = letter.key is not None and letter.scope is not None
     record = admission.read(RecordKey(letter.scope or "", letter.key or "")) if named else None
-    return Work(now_us=admission.view().now_us, record=record, policy=_policy_of(app, letter.task))
+    now_us = admission.view().now_us if now_us is None else now_us
+    return Work(now_us=now_us, record=record, policy=policy_of(app, letter.task))
 
 
 def verdict_of(letter: Letter) -> PersonsVerdict | None:
@@ -179,28 +180,8 @@ def verdict_of(letter: Letter) -> PersonsVerdict | None:
     return Happened(said["result"]) if said["happened"] else DidNotHappen()
 
 
-def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
-    exchange, routing_key, declare = route_of(app, message)
-    try:
-        with guarded_publish(app, message.task), app.producer_or_acquire() as producer:
-            # Bytes with their type and encoding: kombu sends such a body as it is.
-            producer.publish(
-                message.body,
-                content_type=message.content_type,
-                content_encoding=message.content_encoding,
-                headers=dict(message.headers),
-                exchange=exchange,
-                routing_key=routing_key,
-                declare=declare,
-                retry=True,
-                retry_policy=app.conf.task_publish_retry_policy,
-                **message.properties,
-            )
-    except Exception as error:
-        # Whatever went wrong, from the broker to a queue's arguments: the letter says that it is replaying.
-        raise NotPublished(
-            f"letter {letter_id} is replaying as task {message.task_id}, and goes on by `dead resume`: {error!r}"
-        ) from error
+def _publish_and_mark(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
+    publish(app, letter_id, message)
     try:
         Wiring.of(app).letters.mark_replayed(letter_id, message.task_id)
     except StoreUnavailable as error:
@@ -209,41 +190,8 @@ def _send(app: Any, letter_id: str, message: OutgoingMessage) -> Replayed:
     return Replayed(letter_id, message.task_id)
 
 
-def route_of(app: Any, message: OutgoingMessage) -> tuple[str, str, list[Any]]:
-    """
-    Return exchange, routing key and the queues to declare: the way the message came, never into the void.
-
-    Raises:
-        ReplayRefused: no queue that this app knows lies on that way.
-
-    """
-    queues, key = app.amqp.queues, message.routing_key or ""
-    try:
-        if not key and not message.exchange:
-            queue = app.amqp.router.route({}, message.task).get("queue")
-        elif not message.exchange:
-            queue = queues[key]
-        elif (behind := queue_behind(app, message.exchange, key)) is not None:
-            queue = behind
-        else:
-            bound = [each for each in queues.values() if _is_bound(each, message.exchange)]
-            if bound:
-                return message.exchange, key, bound
-            queue = None
-    except (KeyError, QueueNotFound):
-        queue = None
-    if queue is None:
-        way = f"exchange {message.exchange!r}, routing key {key!r}"
-        raise ReplayRefused(f"no queue of this app lies on its way ({way}): add it to task_queues")
-    return "", queue.name, [queue]
-
-
-def _is_bound(queue: Any, exchange: str) -> bool:
-    bindings = [queue.exchange, *(each.exchange for each in queue.bindings or ())]
-    return any(each is not None and each.name == exchange for each in bindings)
-
-
-def _policy_of(app: Any, task: str) -> Policy | None:
+def policy_of(app: Any, task: str) -> Policy | None:
+    """Return the policy of a task that this app knows."""
     policy = getattr(app.tasks.get(task), "policy", None)
     return policy if isinstance(policy, Policy) else None
 

@@ -110,3 +110,5 @@ class Tables:
         self.starts = Table(models.StartCount, wrapper)
         self.letters = Table(models.DeadLetter, wrapper)
         self.groups = Table(models.LetterGroup, wrapper)
+        self.jobs = Table(models.ReplayJob, wrapper)
+        self.job_parts = Table(models.ReplayJobPart, wrapper)

@@ -7,7 +7,7 @@ two, in the order of their fingerprints.
 A failure storm writes one group's row once for each letter, one after the other; each holds it for two statements.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards.clock import to_us
@@ -24,6 +24,8 @@ _COLUMNS = (
     *("first_failed_us", "last_failed_us", "group", "namespace", "fingerprint"),
 )
 
+Move = tuple[tuple[str, State] | None, Letter]
+
 
 class OrmGroups:
     """The groups of one namespace; see `OrmLetterStore`."""
@@ -31,28 +33,31 @@ class OrmGroups:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def count(self, cursor: Any, left: tuple[str, State] | None, letter: Letter, *, has_died: bool) -> None:
+    def count(self, cursor: Any, moves: Sequence[Move], *, has_died: bool) -> None:
         """
-        Count a letter where it is now.
+        Count letters where they are now.
 
         Args:
-            cursor: in the transaction that has written the letter.
-            left: the group that it was counted in, and its state there; no group: in none.
-            letter: as it is written.
-            has_died: whether this was a failure.
+            cursor: in the transaction that has written the letters.
+            moves: of each, the group that it was counted in with its state there (no group: in none), and the letter.
+            has_died: whether these were failures.
 
         """
-        before = left[0] if left else ""
-        if left == (letter.fingerprint, letter.state) and not has_died:
-            return
-        for fingerprint in sorted({before, letter.fingerprint} - {""}):
+        moves = [(left, letter) for left, letter in moves if has_died or left != (letter.fingerprint, letter.state)]
+        befores = {left[0] for left, _ in moves if left and left[0]}
+        groups: dict[str, LetterGroup] = {}
+        for fingerprint in sorted(befores | {letter.fingerprint for _, letter in moves}):
             stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
-            group = stored or group_of(letter)
-            if left and fingerprint == before:
-                group = without(group, left[1])
-            if fingerprint == letter.fingerprint:
-                group = holding(group, letter, has_died=has_died)
-            self._write(cursor, group, is_new=stored is None)
+            groups |= {} if stored is None else {fingerprint: stored}
+        known = set(groups)
+        for left, letter in moves:
+            if left and left[0] in groups:
+                groups[left[0]] = without(groups[left[0]], left[1])
+            groups[letter.fingerprint] = holding(
+                groups.get(letter.fingerprint) or group_of(letter), letter, has_died=has_died
+            )
+        for fingerprint, group in groups.items():
+            self._write(cursor, group, is_new=fingerprint not in known)
 
     def get(self, fingerprint: str) -> LetterGroup | None:
         """See `LetterStore.get_group`."""
@@ -130,7 +135,8 @@ def page_of(
     at, name = table.list(["last_failed_us"]), table.list(["id"])
     if before is not None:
         seconds, id_ = changes.from_cursor(before)
-        where += f" AND ({at} < %s OR ({at} = %s AND {name} < %s))"
+        # The first of the three is all that an index is searched by.
+        where += f" AND {at} <= %s AND ({at} < %s OR {name} < %s)"
         values += [to_us(seconds), to_us(seconds), shown(id_, 64)]
     order = f"ORDER BY {at} DESC, {name} DESC LIMIT {limit + 1}"
     select = f"SELECT {table.list(columns)} FROM {table.name} WHERE {where} {order}"

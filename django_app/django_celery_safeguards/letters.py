@@ -9,17 +9,18 @@ Not covered: an answer that is lost. The change is then made once more, and the 
 first try has brought about. Letters never expire.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter import changes, store
 from celery_safeguards.deadletter.group import GroupChange, GroupStatus, LetterGroup
-from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error, readable
 from celery_safeguards.deadletter.steps import LetterSteps
+from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from django_celery_safeguards.house import House
-from django_celery_safeguards.letter_groups import OrmGroups, page_of
+from django_celery_safeguards.letter_groups import Move, OrmGroups, page_of
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.sql import row_id, shown
 
@@ -48,12 +49,12 @@ class OrmLetterStore(LetterSteps):
             if stored is None:
                 buried = changes.as_buried(letter)
                 self._insert(cursor, buried)
-                self._groups.count(cursor, None, buried, has_died=True)
+                self._groups.count(cursor, [(None, buried)], has_died=True)
                 return True
             changed = changes.reburial(letter)(stored)
             if changed is not None:
                 self._update(cursor, changed)
-                self._groups.count(cursor, (counted_in, stored.state), changed, has_died=True)
+                self._groups.count(cursor, [((counted_in, stored.state), changed)], has_died=True)
             return changed is not None
 
         return self._house.connection.transact(act)
@@ -61,6 +62,11 @@ class OrmLetterStore(LetterSteps):
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
         return self._house.connection.run(lambda cursor: self._read(cursor, letter_id, "")[0], is_large=True)
+
+    def get_many(self, letter_ids: Sequence[str]) -> Mapping[str, Letter | LetterUnreadable]:
+        """See `LetterStore.get_many`."""
+        rows = self._house.connection.run(lambda cursor: self._rows(cursor, letter_ids, ""), is_large=True)
+        return {id_: found for id_, (found, _) in rows.items()}
 
     def list(
         self,
@@ -76,13 +82,10 @@ class OrmLetterStore(LetterSteps):
         given = {"state": state, "task": task, "kind": kind, "fingerprint": fingerprint}
         columns = ("id", "last_failed_us", "letter", "letter_id")
         rows, cursor = page_of(self._house, self._house.tables.letters, columns, given, limit, before)
-        letters, unreadable = [], []
-        for _, _, text, name in rows:
-            try:
-                letters.append(Letter.from_json(text))
-            except LetterUnreadable:
-                unreadable.append(name)
-        return store.Page(letters=tuple(letters), next_cursor=cursor, unreadable=tuple(unreadable))
+        found = [(name, letter_or_error(text)) for _, _, text, name in rows]
+        letters = tuple(each for _, each in found if isinstance(each, Letter))
+        unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
+        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
     def groups(
         self,
@@ -109,8 +112,30 @@ class OrmLetterStore(LetterSteps):
             changed = None if stored is None else change(stored)
             if stored is not None and changed is not None:
                 self._update(cursor, changed)
-                self._groups.count(cursor, (counted_in, stored.state), changed, has_died=False)
+                self._groups.count(cursor, [((counted_in, stored.state), changed)], has_died=False)
             return changed
+
+        return self._house.connection.transact(act)
+
+    def _apply_each(self, wanted: Mapping[str, changes.Change]) -> Mapping[str, Letter | SafeguardsError | None]:
+        def act(cursor: Any) -> Mapping[str, Letter | SafeguardsError | None]:
+            made: dict[str, Letter | SafeguardsError | None] = dict.fromkeys(wanted)
+            moves: list[Move] = []
+            # All rows are held before the first is changed, in the order of their names: as whoever else holds several.
+            for letter_id, row in self._rows(cursor, list(wanted), self._house.dialect.for_update).items():
+                try:
+                    stored = readable(row[0])
+                    changed = made[letter_id] = wanted[letter_id](stored)
+                except (*changes.OF_ONE_LETTER, LetterUnreadable) as error:
+                    made[letter_id] = error
+                    continue
+                if changed is not None:
+                    moves.append(((row[1], stored.state), changed))
+            if moves:
+                rows = [self._row(letter) for _left, letter in moves]
+                cursor.executemany(self._house.tables.letters.update(_COLUMNS), rows)
+                self._groups.count(cursor, moves, has_died=False)
+            return made
 
         return self._house.connection.transact(act)
 
@@ -120,6 +145,19 @@ class OrmLetterStore(LetterSteps):
         cursor.execute(select, [self._id(letter_id)])
         row = cursor.fetchone()
         return (None, "") if row is None else (Letter.from_json(row[0]), row[1])
+
+    def _rows(
+        self, cursor: Any, letter_ids: Sequence[str], for_update: str
+    ) -> dict[str, tuple[Letter | LetterUnreadable, str]]:
+        """Return those letters that are there, and the groups that they are counted in."""
+        names = {self._id(letter_id): letter_id for letter_id in letter_ids}
+        if not names:
+            return {}
+        table = self._house.tables.letters
+        columns = ("id", "letter", "fingerprint")
+        select = f"{table.select_some(columns, len(names))} ORDER BY {table.list(['id'])}{for_update}"
+        cursor.execute(select, list(names))
+        return {names[id_]: (letter_or_error(text), group) for id_, text, group in cursor.fetchall()}
 
     def _insert(self, cursor: Any, letter: Letter) -> None:
         cursor.execute(self._house.tables.letters.insert((*_COLUMNS, "id")), self._row(letter))

@@ -238,3 +238,49 @@ class LetterGroup(models.Model):
 
     def __str__(self) -> str:
         return clean(f"{self.task}: {self.error_type.rpartition('.')[2] or self.kind}", NAME_CHARS)
+
+
+class ReplayJob(models.Model):
+    """One replay of many letters: the whole of it as JSON text, and what lists show as columns."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    job_id = models.CharField(max_length=64)
+    status = models.CharField(max_length=20)
+    who = _name()
+    chosen = _name()
+    fingerprint = models.CharField(max_length=32, blank=True)
+    created_us = models.BigIntegerField()
+    job = models.TextField()
+    # Two jobs of one group cannot be under way: of those that are over it is none, which is unlike any other.
+    under_way = models.CharField(max_length=64, null=True, unique=True)  # noqa: DJ001 - see above
+
+    class Meta:
+        """Newest first."""
+
+        verbose_name = "replay job"
+        default_permissions = ONLY_VIEW
+        indexes = (models.Index(fields=["namespace", "created_us"], name="sg_job_created"),)
+
+    def __str__(self) -> str:
+        return clean(f"{self.chosen}, by {self.who}", NAME_CHARS)
+
+
+class ReplayJobPart(models.Model):
+    """Some of the letters of a replay job, as JSON text."""
+
+    id = _id()
+    namespace = models.CharField(max_length=100)
+    job_row = models.CharField(max_length=64)
+    letters = models.TextField()
+
+    class Meta:
+        """By job, for deleting."""
+
+        verbose_name = "part of a replay job"
+        verbose_name_plural = "parts of replay jobs"
+        default_permissions = ONLY_VIEW
+        indexes = (models.Index(fields=["job_row"], name="sg_job_part"),)
+
+    def __str__(self) -> str:
+        return str(self.id)

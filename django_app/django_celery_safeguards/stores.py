@@ -40,6 +40,7 @@ def open_stores(settings: Settings) -> Stores:
     from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: PLC0415
     from django_celery_safeguards.connection import OwnConnection  # noqa: PLC0415
     from django_celery_safeguards.house import House  # noqa: PLC0415
+    from django_celery_safeguards.jobs import OrmJobStore  # noqa: PLC0415
     from django_celery_safeguards.letters import OrmLetterStore  # noqa: PLC0415
     from django_celery_safeguards.sql import is_supported  # noqa: PLC0415
     from django_celery_safeguards.starts import OrmStartCounter  # noqa: PLC0415
@@ -49,4 +50,10 @@ def open_stores(settings: Settings) -> Stores:
         raise ConfigurationError(f"safeguards_store_url={url!r}: {vendor} is none of postgresql, sqlite, mysql")
     house = House(OwnConnection(alias, settings.store_timeout_seconds), settings.namespace, settings.lease_seconds)
     records = OrmAdmissionStore(house)
-    return Stores(admission=records, locks=records.locks, starts=OrmStartCounter(house), letters=OrmLetterStore(house))
+    return Stores(
+        admission=records,
+        locks=records.locks,
+        starts=OrmStartCounter(house),
+        letters=OrmLetterStore(house),
+        jobs=OrmJobStore(house),
+    )

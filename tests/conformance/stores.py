@@ -22,6 +22,8 @@ from celery_safeguards.admission.redis import RedisAdmissionStore
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
+from celery_safeguards.jobs.memory import MemoryJobStore
+from celery_safeguards.jobs.redis import RedisJobStore
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.locks.redis import RedisLockStore
 from tests.support import databases
@@ -34,6 +36,7 @@ from django_celery_safeguards import rows  # noqa: E402
 from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: E402
 from django_celery_safeguards.connection import OwnConnection  # noqa: E402
 from django_celery_safeguards.house import House  # noqa: E402
+from django_celery_safeguards.jobs import OrmJobStore  # noqa: E402
 from django_celery_safeguards.letters import OrmLetterStore  # noqa: E402
 from django_celery_safeguards.starts import OrmStartCounter  # noqa: E402
 
@@ -82,6 +85,7 @@ class StoreUnderTest(ABC):
     Attributes:
         store: the store of records.
         locks: the locks of the same backend.
+        jobs: the replay jobs of the same backend.
         letters: the letters of the same backend. They survive a wipe: protocol and model assume so.
         clock: the clocks of the processes that use the store.
 
@@ -92,6 +96,7 @@ class StoreUnderTest(ABC):
         self.store = None
         self.locks = None
         self.letters = None
+        self.jobs = None
 
     def advance(self, seconds):
         """Let time pass, for the store and for everybody; return by how many microseconds stored fences are now off."""
@@ -143,6 +148,7 @@ class MemoryUnderTest(StoreUnderTest):
         self.store = MemoryAdmissionStore(LEASE_SECONDS, self._server.wall_seconds)
         self.locks = self.store.locks
         self.letters = MemoryLetterStore()
+        self.jobs = MemoryJobStore()
 
     def connect(self):
         return self.store
@@ -185,6 +191,7 @@ class RedisUnderTest(StoreUnderTest):
         self.store = self.connect()
         self.locks = RedisLockStore(self.store._client, self.keys, LEASE_SECONDS)
         self.letters = RedisLetterStore(self.store._client, self.keys)
+        self.jobs = RedisJobStore(self.store._client, self.keys)
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def connect(self):
@@ -301,6 +308,7 @@ class OrmUnderTest(StoreUnderTest):
         self.house = self.store.house
         self.locks = self.store.locks
         self.letters = OrmLetterStore(self.house)
+        self.jobs = OrmJobStore(self.house)
         self.starts = OrmStartCounter(self.house)
 
     def connect(self):

@@ -14,6 +14,7 @@ from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
 from tests.conformance.groups_contract import LetterGroupContract
+from tests.conformance.several_contract import SeveralLettersContract
 from tests.support.sockets import Cutter, free_port
 
 LETTERS_OF_EACH_PROCESS = 10
@@ -41,6 +42,10 @@ class TestLetterStores(LetterStoreContract):
 
 
 class TestLetterGroups(LetterGroupContract):
+    pass
+
+
+class TestSeveralLetters(SeveralLettersContract):
     pass
 
 

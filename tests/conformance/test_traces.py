@@ -298,7 +298,7 @@ class LettersAsUpsert(Broken):
     """A second writer of a burial writes the letter as open again."""
 
     def bury(self, letter):
-        self._part._letters[letter.id] = as_buried(letter)
+        self._part._write(self._part.get(letter.id), as_buried(letter), has_died=True)
         return True
 
 
@@ -306,7 +306,8 @@ class ReplayWithoutCompare(Broken):
     """Every click wins."""
 
     def begin_replay(self, letter_id, *args):
-        self._part._letters[letter_id] = replace(self._part.get(letter_id), state="open")
+        letter = self._part.get(letter_id)
+        self._part._write(letter, replace(letter, state="open"), has_died=False)
         return self._part.begin_replay(letter_id, *args)
 
 

@@ -27,6 +27,7 @@ from celery_safeguards.admission.starts import MemoryStartCounter
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.jobs.memory import MemoryJobStore
 from celery_safeguards.signals import delivery_ended
 from celery_safeguards.wiring import Stores, Wiring
 
@@ -145,6 +146,7 @@ class Bench:
             locks=self.locks,
             starts=self.starts,
             letters=self.letters,
+            jobs=stores.jobs,
             spool=None,
             epoch=PublisherEpoch(self.store, self.clock),
             clock=self.clock,
@@ -161,7 +163,7 @@ class Bench:
         """Return the stores that everything is kept in."""
         memory = MemoryAdmissionStore(LEASE_SECONDS, self.clock.wall_seconds)
         letters, starts = MemoryLetterStore(), MemoryStartCounter()
-        return Stores(admission=memory, locks=memory.locks, letters=letters, starts=starts)
+        return Stores(admission=memory, locks=memory.locks, letters=letters, starts=starts, jobs=MemoryJobStore())
 
     def close(self):
         """Give back what the app holds."""

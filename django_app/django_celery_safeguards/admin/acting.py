@@ -8,7 +8,7 @@ Every deed is by POST alone and under the permission of its own, on the button, 
 itself. The page that asks carries the time of each letter's last failure: what has failed again since is another
 failure, which nobody has looked at, and is left alone.
 
-Not covered: a pace. A batch goes as fast as store and broker take it; `safeguards dead replay --per-second` has one.
+Not covered: a pace. A batch goes as fast as store and broker take it; `safeguards replays start` has one.
 """
 
 from collections.abc import Iterable, Sequence

@@ -9,6 +9,7 @@ from celery_safeguards.admission.epoch import PublisherEpoch
 from celery_safeguards.admission.starts import MemoryStartCounter
 from celery_safeguards.conf import Settings
 from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.jobs.memory import MemoryJobStore
 from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import Keeper
 from tests.conformance.stores import LEASE_SECONDS
@@ -60,6 +61,7 @@ class Workers:
             locks=None,
             starts=MemoryStartCounter(),
             letters=self._letters,
+            jobs=MemoryJobStore(),
             spool=None,
             epoch=PublisherEpoch(link, self._clock),
             clock=self._clock,

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from celery_safeguards import headers as h
-from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.shop import queued
 
@@ -29,29 +28,6 @@ def test_replay_tells_the_result_of_each_letter(cli, app, bury):
     assert replayed.exit_code == 1
     assert [result["fate"] for result in results] == ["replayed", "refused", "refused"]
     assert (queued(app), state_of(app, "one"), state_of(app, "two")) == (1, "replayed", "open")
-
-
-def test_replay_of_all_sends_what_the_filters_choose(cli, app, bury):
-    """After a fix of one bug only its letters go back."""
-    bury("mine", kind=FailureKind.DATA)
-    bury("mine-too", kind=FailureKind.DATA)
-    bury("other")
-
-    replayed = cli("dead", "replay", "--all", "--kind", "data", "--by", "ann", "--yes", "--per-second", "1000")
-
-    assert (replayed.exit_code, replayed.stderr) == (0, "2 of 2 replayed\n")
-    assert (queued(app), state_of(app, "other")) == (2, "open")
-
-
-def test_replay_of_all_asks_before_it_sends(cli, app, bury):
-    """The arrow key and Enter brought the command back from yesterday."""
-    bury()
-
-    replayed = cli("dead", "replay", "--all", "--by", "ann", text="n\n")
-
-    assert replayed.exit_code == 1
-    assert "Replay 1 letters?" in replayed.stderr
-    assert queued(app) == 0
 
 
 def test_replay_under_the_login_name(cli, app, bury, monkeypatch):
@@ -81,13 +57,9 @@ def test_verdict_of_happened_travels_with_the_message(cli, app, bury):
     "words",
     [
         [],
-        ["letter-1", "--all"],
-        ["letter-1", "--kind", "data"],
-        ["--all", "--did-not-happen", "--yes"],
         ["letter-1", "letter-2", "--happened", "1"],
         ["letter-1", "--happened", "1", "--did-not-happen"],
         ["letter-1", "--happened", "paid"],
-        ["letter-1", "--per-second", "0"],
         ["letter-1", "--by", " "],
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.replay import Fate, replay, replay_many
 from celery_safeguards.wiring import Wiring
+from tests.integration.replay.clocks import PacedClock
 from tests.integration.replay.shop import die, make_app, queued, stored
 
 pytestmark = pytest.mark.redis
@@ -83,23 +84,6 @@ def test_batch_tells_the_result_of_each_letter_and_goes_on(shop):
     fates = [Fate.REPLAYED, Fate.NOT_OPEN, Fate.REFUSED, Fate.REPLAYED, Fate.NOT_OPEN]
     assert [result.fate for result in results] == fates
     assert str(results[2]) == "refused: there is no letter none"
-
-
-class PacedClock:
-    """Time that passes by sleeping only."""
-
-    def __init__(self):
-        self.now, self.slept = 1000.0, []
-
-    def wall_seconds(self):
-        return 1_750_000_000.0
-
-    def monotonic_seconds(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 def test_batch_keeps_its_pace(shop):

@@ -1,0 +1,318 @@
+"""`replays`: jobs that send many letters again, at a pace, with a look at the first ones, paused and gone on with."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from celery_safeguards.cli.dead import KINDS, as_json, by_whom, in_group
+from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
+from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.printable import when
+from celery_safeguards.replay.choosing import ORDERS, Choice, Order, forecast, make_job
+from celery_safeguards.replay.running import run_job
+from celery_safeguards.wiring import Wiring
+
+_PLAIN = (
+    *("id", "status", "because", "who", "reason", "chosen", "fingerprint", "total", "position"),
+    *(
+        "per_second",
+        "at_once",
+        "canary",
+        "stop_at",
+        "window",
+        "may_run_twice",
+        "runner",
+        "created_seconds",
+        "changed_seconds",
+    ),
+)
+_TALLY = ("sent", "skipped", "refused", "succeeded", "failed_again", "unanswered")
+
+
+@click.group()
+def replays() -> None:
+    """Replays of many letters."""
+
+
+@replays.command()
+@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="All letters that are open now, instead of IDs.")
+@in_group
+@click.option("--task", help="With --all: only this task's.")
+@click.option("--kind", type=KINDS, help="With --all: only failures of this kind.")
+@by_whom
+@click.option("--reason", default="", help="Why, for the history of each letter.")
+@click.option("--per-second", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, MOST_AT_ONCE),
+    default=100,
+    show_default=True,
+    help="Letters that are on their way at most, sent and without an answer.",
+)
+@click.option(
+    "--canary", type=click.IntRange(0), default=0, help="Send so many first, and the others once all of them succeed."
+)
+@click.option(
+    "--stop-at",
+    type=click.IntRange(0),
+    help="Stop once so many letters have failed again; 0: never. [default: a tenth of them, at least 10]",
+)
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default=ORDERS[0],
+    show_default=True,
+    help="Of --all and --group: the oldest first, by first or last failure.",
+)
+@click.option("--yes-it-may-run-twice", is_flag=True, help="Consent, for work without a key.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@click.option("--detach", is_flag=True, help="Make the job and leave it to `replays run`.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+@click.pass_context
+def start(
+    ctx: click.Context,
+    *,
+    letter_ids: tuple[str, ...],
+    is_all: bool,
+    fingerprint: str | None,
+    task: str | None,
+    kind: str | None,
+    who: str,
+    reason: str,
+    per_second: float | None,
+    at_once: int,
+    canary: int,
+    stop_at: int | None,
+    order: Order,
+    yes_it_may_run_twice: bool,
+    dry_run: bool,
+    detach: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """
+    Replay letters: of a group, all that are open, or those named.
+
+    They are taken down before the first is sent. Ctrl-C leaves the job for `replays run`. Exits with 0 if every letter
+    was sent and has succeeded, with 3 if the store did not answer, else with 1.
+    """
+    if sum(map(bool, (letter_ids, is_all, fingerprint))) != 1:
+        raise click.UsageError("give the letters' IDs, or --all, or --group")
+    if (task or kind) and not is_all:
+        raise click.UsageError("--task and --kind choose from --all")
+    app = ctx.obj.app
+    choice = Choice(letter_ids=letter_ids, fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
+    if dry_run:
+        _print_forecast(app, choice, may_run_twice=yes_it_may_run_twice, as_json=as_json)
+        return
+    job = make_job(
+        app,
+        choice,
+        who,
+        reason=reason,
+        per_second=per_second,
+        at_once=at_once,
+        canary=canary,
+        stop_at=stop_at,
+        order=order,
+        may_run_twice=yes_it_may_run_twice,
+    )
+    if not yes and not click.confirm(f"Replay {job.total} letters ({job.chosen})?", err=True):
+        _declare(ctx, job.id, "cancelled", who)
+        raise click.Abort
+    if detach:
+        _print_job(job, as_json=as_json)
+    else:
+        _run(ctx, job.id, as_json=as_json)
+
+
+@replays.command(name="list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@as_json
+@click.pass_context
+def list_jobs(ctx: click.Context, limit: int, as_json: bool) -> None:
+    """List jobs, the newest first."""
+    page = Wiring.of(ctx.obj.app).jobs.list(limit)
+    if as_json:
+        print_json({"jobs": [_plain(job) for job in page.jobs], "unreadable": page.unreadable})
+    elif page.jobs:
+        head = ("JOB", "STATUS", "DONE", "SENT", "SUCCEEDED", "FAILED AGAIN", "MADE", "BY", "CHOSEN")
+        print_table(head, [_row(job) for job in page.jobs])
+    else:
+        complain("no jobs")
+    ctx.exit(Exit.DONE if page.jobs else Exit.REFUSED)
+
+
+@replays.command()
+@click.argument("job_id", metavar="JOB")
+@as_json
+@click.pass_context
+def show(ctx: click.Context, job_id: str, as_json: bool) -> None:
+    """Show one job: how it stands, and what became of its letters."""
+    job = Wiring.of(ctx.obj.app).jobs.get(job_id)
+    if job is None:
+        raise NoSuchJob(f"there is no job {job_id}")
+    _print_job(job, as_json=as_json)
+
+
+@replays.command()
+@click.argument("job_id", metavar="JOB")
+@as_json
+@click.pass_context
+def run(ctx: click.Context, job_id: str, as_json: bool) -> None:
+    """
+    Run a job that runs and that nobody has: one that was detached, or whose runner has died.
+
+    Ctrl-C and SIGTERM leave it for the next one.
+    """
+    _run(ctx, job_id, as_json=as_json)
+
+
+@replays.command()
+@click.argument("job_id", metavar="JOB")
+@by_whom
+@click.pass_context
+def pause(ctx: click.Context, job_id: str, who: str) -> None:
+    """Send nothing more, until it is resumed; whoever runs it ends within seconds."""
+    _declare(ctx, job_id, "paused", who)
+
+
+@replays.command()
+@click.argument("job_id", metavar="JOB")
+@by_whom
+@click.option("--detach", is_flag=True, help="Leave it to `replays run`.")
+@as_json
+@click.pass_context
+def resume(ctx: click.Context, job_id: str, who: str, detach: bool, as_json: bool) -> None:
+    """Go on with a job that was paused, or that has stopped: as many failures more stop it again."""
+    _declare(ctx, job_id, "running", who)
+    if not detach:
+        _run(ctx, job_id, as_json=as_json)
+
+
+@replays.command()
+@click.argument("job_id", metavar="JOB")
+@by_whom
+@click.pass_context
+def cancel(ctx: click.Context, job_id: str, who: str) -> None:
+    """End a job; what it has not sent stays open."""
+    _declare(ctx, job_id, "cancelled", who)
+
+
+def _run(ctx: click.Context, job_id: str, *, as_json: bool) -> None:
+    app = ctx.obj.app
+    with _stops_asked() as should_stop, _progress(app, job_id, is_shown=not as_json) as on_step:
+        job = run_job(app, job_id, on_step=on_step, should_stop=should_stop)
+    _print_job(job, as_json=as_json)
+    if job.status == "running":
+        complain(f"left where it is: go on by `replays run {job_id}`")
+    is_well = job.status == "done" and job.tally.succeeded == job.total
+    ctx.exit(Exit.DONE if is_well else Exit.REFUSED)
+
+
+def _declare(ctx: click.Context, job_id: str, status: JobStatus, who: str) -> None:
+    wiring = Wiring.of(ctx.obj.app)
+    job = wiring.jobs.change(job_id, declared(status, who, wiring.clock.wall_seconds()))
+    complain(f"job {job_id} is {job.status}, {job.left} of {job.total} letters left")
+
+
+@contextmanager
+def _stops_asked() -> Iterator[Callable[[], bool]]:
+    """Ask the runner to stop at the next step, in place of being killed in the midst of one."""
+    stop = threading.Event()
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop.is_set
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _progress(app: Any, job_id: str, *, is_shown: bool) -> Iterator[Callable[[ReplayJob], object]]:
+    """Show a bar on a terminal, and nothing where nobody looks."""
+    job = Wiring.of(app).jobs.get(job_id)
+    if job is None:
+        raise NoSuchJob(f"there is no job {job_id}")
+    if not is_shown:
+        yield lambda _job: None
+        return
+    with click.progressbar(length=job.total, label="letters", show_pos=True, file=sys.stderr) as bar:
+
+        def move(now: ReplayJob) -> None:
+            bar.update(max(0, now.position - bar.pos))
+
+        move(job)
+        yield move
+
+
+def _print_forecast(app: Any, choice: Choice, *, may_run_twice: bool, as_json: bool) -> None:
+    found = forecast(app, choice, may_run_twice=may_run_twice)
+    if as_json:
+        print_json(
+            {
+                "chosen": str(choice),
+                "letters": found.letters,
+                "would_be_sent": found.would_be_sent,
+                "refused": dict(found.refused),
+                "notes": dict(found.notes),
+            }
+        )
+        return
+    print_fields(
+        [
+            ("chosen", f"{found.letters} letters: {choice}"),
+            ("would be sent", found.would_be_sent),
+            *(("", f"{count}: {note}") for note, count in found.notes.most_common()),
+            ("would not", found.letters - found.would_be_sent),
+            *(("", f"{count}: {reason}") for reason, count in found.refused.most_common()),
+        ]
+    )
+
+
+def _print_job(job: ReplayJob, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_plain(job))
+        return
+    tally = job.tally
+    pace = f"{job.per_second:g} a second" if job.per_second else "as fast as store and broker take them"
+    slowed = f" ({job.at_once} without failures)" if job.window < job.at_once else ""
+    print_fields(
+        [
+            ("job", job.id),
+            ("status", f"{job.status}{f': {job.because}' if job.because else ''}"),
+            ("chosen", f"{job.total} letters: {job.chosen}"),
+            ("by", f"{job.who}{f': {job.reason}' if job.reason else ''}"),
+            ("made", when(job.created_seconds)),
+            ("pace", f"{pace}, at most {job.window} on their way{slowed}"),
+            ("canary", f"{job.canary} letters first" if job.canary else None),
+            ("stops at", f"{job.stop_at} failures" if job.stop_at else None),
+            ("dealt with", f"{job.position} of {job.total}"),
+            ("sent", tally.sent),
+            ("", f"{tally.succeeded} succeeded, {tally.failed_again} failed again, {tally.unanswered} gave no answer"),
+            ("", f"{len(job.on_their_way)} on their way" if job.on_their_way else None),
+            ("skipped", tally.skipped),
+            ("refused", tally.refused),
+            *(("", f"{count}: {reason}") for reason, count in tally.reasons.items()),
+        ]
+    )
+
+
+def _row(job: ReplayJob) -> tuple[object, ...]:
+    numbers = (f"{job.position}/{job.total}", job.tally.sent, job.tally.succeeded, job.tally.failed_again)
+    return (job.id, job.status, *numbers, when(job.created_seconds), job.who, job.chosen)
+
+
+def _plain(job: ReplayJob) -> dict[str, Any]:
+    numbers = {name: getattr(job.tally, name) for name in _TALLY}
+    described = {name: getattr(job, name) for name in _PLAIN}
+    return {**described, **numbers, "on_their_way": len(job.on_their_way), "reasons": dict(job.tally.reasons)}

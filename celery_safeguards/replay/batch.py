@@ -1,0 +1,208 @@
+"""
+Some letters of a job, sent together: one question to the store for all, one step that begins them, one that marks them.
+
+    t0 A begins letters 71 to 90 as the task ids that this job gives them    t1 publishes 71 to 75, and is killed
+    t2 B asks letters 71 to 90: all are replaying under this job's ids → each is sent (again), under that same id
+
+So what may not be sent twice goes alone, as by a click: work without a key that is not `repeatable`. A runner that is
+killed leaves one of those at most, which is then refused until a person has looked.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from celery_safeguards.deadletter.fingerprint import without_values
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated, LetterUnreadable
+from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.errors import SafeguardsError, StoreUnavailable
+from celery_safeguards.jobs.job import Picked, ReplayJob, Tally
+from celery_safeguards.replay.plan import ReplayRefused, may_be_resent, refusal, replay_message
+from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished, publish, route_of
+from celery_safeguards.replay.send import notes_of, policy_of, resume, work_of
+from celery_safeguards.wiring import Wiring
+
+logger = logging.getLogger(__name__)
+_Found = Mapping[str, Letter | LetterUnreadable]
+_TASK_IDS = uuid.UUID("6e5f3a0c-51a5-4c1f-9f0b-0f6c2f4b8d11")
+
+
+@dataclass(slots=True)
+class Dealt:
+    """
+    What became of letters, in their order.
+
+    Attributes:
+        letters: so many of the first have been dealt with.
+        tally: how.
+        sent: those that are on their way.
+        error: why the others have not been: they are asked again.
+
+    """
+
+    letters: int = 0
+    tally: Tally = field(default_factory=Tally)
+    sent: list[Picked] = field(default_factory=list)
+    error: SafeguardsError | None = None
+
+    def skip(self, reason: str) -> None:
+        """Count a letter that needs no replay."""
+        self.letters += 1
+        self.tally = (self.tally + Tally(skipped=1)).because(without_values(reason))
+
+    def refuse(self, reason: str) -> None:
+        """Count a letter that must not be sent as it is."""
+        self.letters += 1
+        self.tally = (self.tally + Tally(refused=1)).because(without_values(reason))
+
+    def send(self, picked: Picked) -> None:
+        """Count a letter that is on its way."""
+        self.letters += 1
+        self.tally += Tally(sent=1)
+        self.sent.append(picked)
+
+
+def send_batch(app: Any, job: ReplayJob, picked: Sequence[Picked]) -> Dealt:
+    """
+    Deal with letters of a job, which is the caller's.
+
+    Args:
+        app: see `replay`.
+        job: who, why, and whether work without a key may run twice.
+        picked: the letters, in their order.
+
+    Safe when: the same letters are dealt with again.
+
+    """
+    batch = _Batch(app, job)
+    try:
+        batch.send(picked)
+    except (NotPublished, StoreUnavailable) as error:
+        batch.dealt.error = error
+    return batch.dealt
+
+
+def task_id_of(job_id: str, letter_id: str) -> str:
+    """Return the id that a job sends a letter under: the same, whoever runs it."""
+    return str(uuid.uuid5(_TASK_IDS, f"{job_id}:{letter_id.encode('utf-8', 'surrogatepass').hex()}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is to be done with a letter, and why."""
+
+    what: Literal["send", "resume", "sent", "skip", "refuse"]
+    why: str = ""
+
+
+class _Batch:
+    def __init__(self, app: Any, job: ReplayJob) -> None:
+        self.dealt = Dealt()
+        self._app, self._job = app, job
+        self._wiring = Wiring.of(app)
+        self._letters = self._wiring.letters
+
+    def send(self, picked: Sequence[Picked]) -> None:
+        found = self._letters.get_many([each.letter_id for each in picked])
+        now_us = self._wiring.admission.view().now_us
+        for some, is_alone in self._together(picked, found):
+            try:
+                self._send_some(some, {each.letter_id: self._look(each, found, now_us) for each in some})
+            except NotPublished as error:
+                if is_alone:
+                    raise LeftInDoubt(str(error)) from error
+                raise
+
+    def _together(self, picked: Sequence[Picked], found: _Found) -> Iterator[tuple[Sequence[Picked], bool]]:
+        """Part letters into those that go together, and those that go alone."""
+        some: list[Picked] = []
+        for each in picked:
+            letter = found.get(each.letter_id)
+            if not isinstance(letter, Letter) or self._may_be_resent(letter):
+                some.append(each)
+                continue
+            yield some, False
+            yield [each], True
+            some = []
+        yield some, False
+
+    def _may_be_resent(self, letter: Letter) -> bool:
+        return may_be_resent(letter, policy_of(self._app, letter.task), may_run_twice=self._job.may_run_twice)
+
+    def _look(self, picked: Picked, found: _Found, now_us: int) -> _Look:
+        letter = found.get(picked.letter_id)
+        if letter is None:
+            return _Look("skip", "it is gone from the store")
+        if isinstance(letter, LetterUnreadable):
+            return _Look("refuse", str(letter))
+        task_id = task_id_of(self._job.id, letter.id)
+        if _was_begun(letter, task_id):
+            is_cut_short = letter.state == "replaying" and letter.replay_task_id == task_id
+            return _Look("resume" if is_cut_short else "sent")
+        if letter.last_failed_seconds > picked.last_failed_seconds:
+            return _Look("skip", "it has failed again since it was chosen")
+        if letter.state != "open":
+            return _Look("skip", f"it is {letter.state}")
+        why = self._refusal(letter, task_id, now_us)
+        return _Look("send") if why is None else _Look("refuse", why)
+
+    def _refusal(self, letter: Letter, task_id: str, now_us: int) -> str | None:
+        try:
+            route_of(self._app, replay_message(letter, task_id, at_seconds=self._wiring.clock.wall_seconds()))
+        except (ReplayRefused, LetterTruncated) as error:
+            return str(error)
+        return refusal(letter, work_of(self._app, letter, now_us), may_run_twice=self._job.may_run_twice)
+
+    def _send_some(self, some: Sequence[Picked], looks: Mapping[str, _Look]) -> None:
+        job, now = self._job, self._wiring.clock.wall_seconds()
+        task_ids = {id_: task_id_of(job.id, id_) for id_, look in looks.items() if look.what == "send"}
+        notes = notes_of(job.who, now, f"job {job.id}", may_run_twice=job.may_run_twice, reason=job.reason)
+        begun = self._letters.begin_replays(task_ids, job.who, now, notes) if task_ids else {}
+        published: dict[str, str] = {}
+        try:
+            for each in some:
+                self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id), published)
+        finally:
+            self._mark(published)
+
+    def _deal_with(
+        self, picked: Picked, look: _Look, begun: Letter | SafeguardsError | None, published: dict[str, str]
+    ) -> None:
+        if look.what == "skip" or isinstance(begun, LetterNotOpen):
+            self.dealt.skip(look.why or str(begun))
+        elif look.what == "refuse" or isinstance(begun, SafeguardsError):
+            self.dealt.refuse(look.why or str(begun))
+        elif look.what == "resume":
+            self._resume(picked)
+        else:
+            if begun is not None:
+                # Made of the letter as it was begun: it may have died once more since it was looked at.
+                task_id = task_id_of(self._job.id, begun.id)
+                publish(self._app, begun.id, replay_message(begun, task_id, at_seconds=begun.history[-1].at_seconds))
+                published[begun.id] = task_id
+            self.dealt.send(picked)
+
+    def _resume(self, picked: Picked) -> None:
+        job = self._job
+        try:
+            resume(self._app, picked.letter_id, job.who, may_run_twice=job.may_run_twice, reason=f"job {job.id}")
+        except ReplayRefused as error:
+            self.dealt.refuse(str(error))
+        except LetterNotOpen:
+            self.dealt.send(picked)  # its message was out: its end has come meanwhile
+        else:
+            self.dealt.send(picked)
+
+    def _mark(self, published: Mapping[str, str]) -> None:
+        try:
+            if published:
+                self._letters.mark_each_replayed(published, self._wiring.clock.wall_seconds())
+        except StoreUnavailable as error:
+            # The messages are out. Their ends close or reopen the letters from "replaying" too.
+            logger.warning("%s letters of job %s are sent, but not marked so: %s", len(published), self._job.id, error)
+
+
+def _was_begun(letter: Letter, task_id: str) -> bool:
+    return any(entry.what == "replay begun" and entry.detail == f"as task {task_id}" for entry in letter.history)

@@ -1,0 +1,291 @@
+"""
+The runner of a replay job: sends its letters at their pace, and waits for what becomes of them.
+
+    t0 A sends letters 1 to 70      t1 A writes the step: position 70      t2 A sends 71 to 75, and is killed
+    t3 B takes the job at 70 and asks letter 71: it has begun as the task id that this job gives it → sent already
+    t4 letter 75 was begun and not published: B sends it under that same id      t5 76 is next
+
+The promise: a letter that was chosen is sent once by this job, whoever runs it and however often a runner is killed.
+Only those that a runner had begun when it was killed may leave two messages of one task id, which admission gives one
+start; `replay.batch` says which letters that may happen to.
+
+How many letters are on their way at once follows what becomes of them: halved by failures, and a tenth more with each
+look that sees successes only. A dependency that is still away gets a few, one after the other, and not the storm.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_safeguards.clock import Clock
+from celery_safeguards.deadletter.fingerprint import without_values
+from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.jobs.job import (
+    PART_SIZE,
+    JobLost,
+    JobStatus,
+    Picked,
+    Progress,
+    ReplayJob,
+    Tally,
+    advanced,
+    ended,
+    let_go,
+    taken,
+)
+from celery_safeguards.replay.answers import answered
+from celery_safeguards.replay.batch import send_batch
+from celery_safeguards.replay.pace import Pace
+from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished
+from celery_safeguards.wiring import Wiring
+
+LEASE_SECONDS = 60.0
+"""Longer than a step may take: store and broker have a time limit each."""
+
+ANSWER_SECONDS = 900.0
+"""How long a letter that was sent is waited for."""
+
+_STEP_SECONDS = 1.0
+_LETTERS_TOGETHER = 20
+_ASKED_AT_ONCE = 500
+_FEW = 50
+_ASK_FEW_SECONDS = 0.2
+_TRIES = 5
+
+
+def run_job(
+    app: Any,
+    job_id: str,
+    *,
+    on_step: Callable[[ReplayJob], object] = lambda _job: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> ReplayJob:
+    """
+    Run a job until it is over, until a person pauses or cancels it, or until `should_stop`.
+
+    Args:
+        app: see `replay`.
+        job_id: a job that runs and that no other runner has.
+        on_step: called with the job after each step, about once a second.
+        should_stop: asked about once a second; the job is then left for the next runner.
+        answer_seconds: how long a letter that was sent is waited for.
+
+    Returns:
+        The job as it stands.
+
+    Raises:
+        JobNotOpen: it does not run, or another runner has it.
+        NoSuchJob: there is none of that id.
+        StoreUnavailable: the store did not answer, five times; run it again.
+
+    Safe when: killed at any point; two run it at once: one of them has the job.
+
+    """
+    return _Runner(app, job_id, on_step, should_stop, answer_seconds).run()
+
+
+@dataclass(slots=True)
+class _Step:
+    """What has happened since the job was written."""
+
+    position: int
+    on_their_way: dict[str, tuple[float, float]]
+    window: int
+    began: float
+    tally: Tally = field(default_factory=Tally)
+
+
+class _Runner:
+    def __init__(
+        self,
+        app: Any,
+        job_id: str,
+        on_step: Callable[[ReplayJob], object],
+        should_stop: Callable[[], bool],
+        answer_seconds: float,
+    ) -> None:
+        self._app, self._id = app, job_id
+        self._on_step, self._should_stop = on_step, should_stop
+        self._answer_seconds = answer_seconds
+        self._wiring = Wiring.of(app)
+        self._clock: Clock = self._wiring.clock
+        self._name = f"runner-{uuid.uuid4().hex[:12]}"
+        self._part: tuple[int, list[Picked]] = (-1, [])
+        self._asked_at = float("-inf")
+        self._failures_in_a_row = 0
+
+    def run(self) -> ReplayJob:
+        job = self._wiring.jobs.change(self._id, taken(self._name, self._now(), LEASE_SECONDS))
+        try:
+            return self._run(job)
+        except JobLost:
+            found = self._wiring.jobs.get(self._id)
+            return job if found is None else found
+        except BaseException:
+            # The next runner need not wait for the lease; what was not written down, it asks.
+            self._leave()
+            raise
+
+    def _run(self, job: ReplayJob) -> ReplayJob:
+        self._pace = Pace(job.per_second, self._clock)
+        self._begin_step(job)
+        while True:
+            try:
+                over = self._turn()
+            except LeftInDoubt as error:
+                # Each try would leave one more.
+                return self._end("stopped", f"the broker did not take a message: {without_values(str(error))}")
+            except (NotPublished, StoreUnavailable) as error:
+                self._failures_in_a_row += 1
+                if self._failures_in_a_row < _TRIES:
+                    self._clock.sleep(2.0 ** (self._failures_in_a_row - 1))
+                    continue
+                if isinstance(error, StoreUnavailable):
+                    raise
+                return self._end("stopped", f"the broker took nothing {_TRIES} times: {without_values(str(error))}")
+            if over is not None:
+                return over
+
+    def _turn(self) -> ReplayJob | None:
+        """Ask, send or rest once; returns the job if it is not to be gone on with."""
+        self._ask()
+        because = _why_stop(self._job, self._step)
+        if because:
+            return self._end("stopped", because)
+        if not self._left and not self._step.on_their_way:
+            return self._end("done", "")
+        letters = self._pace.due(self._allowed)
+        if letters:
+            self._send(letters)
+        else:
+            self._clock.sleep(self._rest_seconds())
+        if self._clock.monotonic_seconds() - self._step.began < _STEP_SECONDS:
+            return None
+        job = self._write()
+        self._on_step(job)
+        if job.status != "running":
+            return job
+        if self._should_stop():
+            return self._wiring.jobs.change(self._id, let_go(self._name, self._now()))
+        return None
+
+    # --- steps
+
+    def _begin_step(self, job: ReplayJob) -> None:
+        self._job = job
+        self._step = _Step(job.position, dict(job.on_their_way), job.window, self._clock.monotonic_seconds())
+
+    def _write(self) -> ReplayJob:
+        step = self._step
+        progress = Progress(
+            position=step.position, tally=step.tally, on_their_way=dict(step.on_their_way), window=step.window
+        )
+        job = self._wiring.jobs.change(self._id, advanced(self._name, self._now(), LEASE_SECONDS, progress))
+        self._begin_step(job)
+        return job
+
+    def _end(self, status: JobStatus, because: str) -> ReplayJob:
+        job = self._write()
+        # Paused or cancelled meanwhile: it is no longer the runner's to end.
+        if job.runner == self._name:
+            job = self._wiring.jobs.change(self._id, ended(self._name, status, because, self._now()))
+        self._on_step(job)
+        return job
+
+    def _leave(self) -> None:
+        try:
+            self._wiring.jobs.change(self._id, let_go(self._name, self._now()))
+        except StoreUnavailable:
+            return  # its lease ends by itself
+
+    # --- sending
+
+    @property
+    def _left(self) -> int:
+        return self._job.total - self._step.position
+
+    @property
+    def _allowed(self) -> int:
+        """How many letters may be sent now, whatever the pace."""
+        step, canary = self._step, self._job.canary
+        allowed = min(_LETTERS_TOGETHER, self._left, step.window - len(step.on_their_way))
+        sent = self._job.tally.sent + step.tally.sent
+        if sent < canary:
+            allowed = min(allowed, canary - sent)
+        elif canary and sent == canary and step.on_their_way:
+            return 0  # the others wait for the canaries
+        return max(0, min(allowed, PART_SIZE - step.position % PART_SIZE))
+
+    def _send(self, letters: int) -> None:
+        step = self._step
+        dealt = send_batch(self._app, self._job, self._picked(step.position, letters))
+        now = self._now()
+        step.position += dealt.letters
+        step.tally += dealt.tally
+        step.on_their_way |= {each.letter_id: (each.last_failed_seconds, now) for each in dealt.sent}
+        self._pace.sent(len(dealt.sent))
+        if dealt.letters:
+            self._failures_in_a_row = 0
+        if dealt.error is not None:
+            raise dealt.error
+
+    def _picked(self, position: int, letters: int) -> list[Picked]:
+        number, place = divmod(position, PART_SIZE)
+        if self._part[0] != number:
+            self._part = (number, list(self._wiring.jobs.picked(self._id, number)))
+        picked = self._part[1][place : place + letters]
+        if not picked:
+            raise JobLost(f"job {self._id} has no letters any more: it was ended meanwhile")
+        return picked
+
+    def _rest_seconds(self) -> float:
+        """Return how long nothing can be done at least."""
+        now = self._clock.monotonic_seconds()
+        left = self._step.began + _STEP_SECONDS - now
+        if self._step.on_their_way:
+            left = min(left, self._asked_at + self._ask_seconds - now)
+        return max(0.001, min(left, self._pace.left_seconds) if self._allowed else left)
+
+    # --- answers
+
+    @property
+    def _ask_seconds(self) -> float:
+        return _ASK_FEW_SECONDS if len(self._step.on_their_way) <= _FEW else _STEP_SECONDS
+
+    def _ask(self) -> None:
+        """Look what has become of letters that were sent: of all, or of those not looked at for longest."""
+        step = self._step
+        if not step.on_their_way or self._clock.monotonic_seconds() - self._asked_at < self._ask_seconds:
+            return
+        asked = list(step.on_their_way)[:_ASKED_AT_ONCE]
+        answers = answered(self._app, self._job, step.on_their_way, asked, self._answer_seconds)
+        self._asked_at = self._clock.monotonic_seconds()
+        for letter_id in asked:
+            waits = step.on_their_way.pop(letter_id)
+            if letter_id not in answers:
+                step.on_their_way[letter_id] = waits
+        seen = sum(answers.values(), Tally())
+        step.tally += seen
+        step.window = _window(step.window, self._job.at_once, seen)
+
+    def _now(self) -> float:
+        return self._clock.wall_seconds()
+
+
+def _window(window: int, most: int, seen: Tally) -> int:
+    """Return how many letters may be on their way, after answers."""
+    if seen.failed_again:
+        return max(1, window // 2)
+    return min(most, window + max(1, window // 10)) if seen.succeeded else window
+
+
+def _why_stop(job: ReplayJob, step: _Step) -> str:
+    so_far = job.tally + step.tally
+    if job.stop_at and so_far.failed_again >= job.stop_at:
+        return f"{so_far.failed_again} letters have failed again"
+    bad = so_far.failed_again + so_far.unanswered
+    if job.canary and bad and so_far.sent <= job.canary and not step.on_their_way:
+        return f"of {so_far.sent} canaries {so_far.failed_again} failed again, {so_far.unanswered} gave no answer"
+    return ""

@@ -1,0 +1,256 @@
+"""
+`replays`: what was chosen is asked about, sent in a job, and can be looked at, paused and gone on with from elsewhere.
+"""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+
+from celery_safeguards._redis import Keys
+from celery_safeguards.jobs.job import taken
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.replay import running
+from celery_safeguards.wiring import Wiring
+from tests.integration.cli.odd_text import NASTY
+from tests.integration.replay.clocks import WorkersClock
+from tests.integration.replay.shop import queued
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def plain(app):
+    """A task that tells nobody how it ended: a job need not wait for it."""
+
+    @app.task(shared=False, name="shop.note")
+    def note(*args, **kwargs):
+        return "noted"
+
+
+@pytest.fixture
+def worker(app):
+    """A worker runs what is sent while the job waits."""
+    clock = WorkersClock(app)
+    replace(Wiring.of(app), clock=clock).use_for(app)
+    return clock
+
+
+def started(cli, *words):
+    return cli("replays", "start", "--by", "ann", "--yes", *words)
+
+
+def state_of(app, letter_id):
+    return Wiring.of(app).letters.get(letter_id).state
+
+
+def test_a_replay_of_a_group_sends_its_letters_and_no_others(cli, app, bury, plain):
+    """Two causes at one time: the one that is mended is replayed, the other is not."""
+    mended = bury("mended")
+    bury("not-yet", kind=FailureKind.DATA)
+
+    done = json.loads(started(cli, "--group", mended.fingerprint, "--json").stdout)
+
+    assert (done["status"], done["sent"], done["unanswered"]) == ("done", 1, 1)
+    assert (done["fingerprint"], done["who"]) == (mended.fingerprint, "ann")
+    assert (state_of(app, "mended"), state_of(app, "not-yet")) == ("replayed", "open")
+
+
+def test_a_replay_of_all_sends_what_the_filters_choose(cli, app, bury, plain):
+    """After a fix of one bug only its letters go back."""
+    bury("mine", kind=FailureKind.DATA)
+    bury("mine-too", kind=FailureKind.DATA)
+    bury("other")
+
+    started(cli, "--all", "--kind", "data", "--per-second", "1000")
+
+    assert (queued(app), state_of(app, "other")) == (2, "open")
+
+
+def test_success_of_all_is_exit_code_0(cli, app, worker):
+    app.tasks["shop.charge"].delay(7, is_broken=True)
+    worker.sleep(0)
+    letter, *_ = Wiring.of(app).letters.list().letters
+    Wiring.of(app).letters._apply(
+        letter.id, lambda kept: replace(kept, wire=replace(kept.wire, body=kept.wire.body.replace(b"true", b"false")))
+    )
+
+    done = started(cli, "--all")
+
+    assert done.exit_code == 0, done.stdout
+    assert "1 succeeded, 0 failed again, 0 gave no answer" in done.stdout
+
+
+def test_failure_again_is_exit_code_1(cli, app, worker):
+    app.tasks["shop.charge"].delay(7, is_broken=True)
+    worker.sleep(0)
+
+    done = started(cli, "--all")
+
+    assert done.exit_code == 1
+    assert "0 succeeded, 1 failed again, 0 gave no answer" in done.stdout
+
+
+def test_it_asks_before_it_sends(cli, app, bury):
+    """The arrow key and Enter brought the command back from yesterday."""
+    bury()
+
+    asked = cli("replays", "start", "--all", "--by", "ann", text="n\n")
+
+    assert asked.exit_code == 1
+    assert "Replay 1 letters (all open letters)?" in asked.stderr
+    assert queued(app) == 0
+    assert [job["status"] for job in json.loads(cli("replays", "list", "--json").stdout)["jobs"]] == ["cancelled"]
+
+
+def test_a_dry_run_says_what_would_happen(cli, app, bury):
+    bury("sent")
+    bury("needs-consent", effect_possible=True)
+
+    said = cli("replays", "start", "--all", "--dry-run")
+    plain = json.loads(cli("replays", "start", "--all", "--dry-run", "--json").stdout)
+
+    assert said.exit_code == 0
+    assert (plain["letters"], plain["would_be_sent"]) == (2, 1)
+    assert plain["refused"] == {"needs consent to run twice": 1}
+    assert "1: needs consent to run twice" in said.stdout
+    assert (queued(app), json.loads(cli("replays", "list", "--json").stdout)["jobs"]) == (0, [])
+
+
+def test_a_detached_job_is_paused_resumed_and_run_by_others(cli, app, bury, plain):
+    """Whoever begins a replay goes home; whoever is on call at night has another terminal."""
+    bury()
+    job_id = json.loads(started(cli, "--all", "--detach", "--json", "--reason", "fixed").stdout)["id"]
+    assert queued(app) == 0
+
+    paused = cli("replays", "pause", job_id, "--by", "bob")
+    refused = cli("replays", "run", job_id)
+    resumed = cli("replays", "resume", job_id, "--by", "bob", "--detach")
+    shown = cli("replays", "show", job_id)
+    run = json.loads(cli("replays", "run", job_id, "--json").stdout)
+
+    assert (paused.exit_code, refused.exit_code, resumed.exit_code) == (0, 1, 0)
+    assert f"job {job_id} is paused, 1 of 1 letters left" in paused.stderr
+    assert "is paused: by bob" in refused.stderr
+    assert "ann: fixed" in shown.stdout
+    assert (run["status"], run["sent"], queued(app)) == ("done", 1, 1)
+    assert "done" in cli("replays", "list").stdout
+
+
+def test_a_cancelled_job_sends_nothing_more(cli, app, bury):
+    bury()
+    job_id = json.loads(started(cli, "--all", "--detach", "--json").stdout)["id"]
+
+    assert cli("replays", "cancel", job_id, "--by", "bob").exit_code == 0
+    assert cli("replays", "resume", job_id, "--by", "bob").exit_code == 1
+    assert cli("replays", "run", job_id).exit_code == 1
+    assert (queued(app), state_of(app, "letter-1")) == (0, "open")
+
+
+def test_a_job_of_a_group_that_has_one_is_refused_by_its_name(cli, bury):
+    group = bury().fingerprint
+    job_id = json.loads(started(cli, "--group", group, "--detach", "--json").stdout)["id"]
+
+    refused = started(cli, "--group", group)
+
+    assert refused.exit_code == 1
+    assert job_id in refused.stderr
+
+
+def test_a_job_that_another_process_has_is_refused(cli, app, bury):
+    bury()
+    job_id = json.loads(started(cli, "--all", "--detach", "--json").stdout)["id"]
+    now = Wiring.of(app).clock.wall_seconds()
+    Wiring.of(app).jobs.change(job_id, taken("other", now, 60))
+
+    refused = cli("replays", "run", job_id)
+
+    assert refused.exit_code == 1
+    assert "run by other" in refused.stderr
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_the_job_to_be_gone_on_with(cli, app, bury, plain, signal_number, monkeypatch):
+    """Ended in the midst of a step, it would leave letters that nobody can tell from those under way."""
+    for number in range(5):
+        bury(f"letter-{number}")
+    monkeypatch.setattr(running, "_STEP_SECONDS", 0.0)
+    before = signal.getsignal(signal_number)
+
+    def interrupt(job_id):
+        while not Wiring.of(app).jobs.get(job_id).position:
+            continue
+        os.kill(os.getpid(), signal_number)
+
+    job_id = json.loads(started(cli, "--all", "--per-second", "4", "--detach", "--json").stdout)["id"]
+    thread = threading.Thread(target=interrupt, args=(job_id,))
+    thread.start()
+    left = cli("replays", "run", job_id)
+    thread.join()
+    stored = Wiring.of(app).jobs.get(job_id)
+
+    assert left.exit_code == 1
+    assert f"go on by `replays run {job_id}`" in left.stderr
+    assert (stored.status, stored.runner) == ("running", "")
+    assert 0 < stored.position < 5
+    assert queued(app) == stored.position
+    assert signal.getsignal(signal_number) is before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["letter-1", "--all"],
+        ["--all", "--group", "f"],
+        ["letter-1", "--kind", "data"],
+        ["--group", "f", "--task", "t"],
+        ["--all", "--per-second", "0"],
+        ["--all", "--at-once", "0"],
+        ["--all", "--canary", "-1"],
+        ["--all", "--by", " "],
+        ["--all", "--order", "random"],
+    ],
+)
+def test_words_that_make_no_sense_together_change_nothing(cli, app, bury, words):
+    bury()
+
+    assert started(cli, *words).exit_code == 2
+    assert (queued(app), Wiring.of(app).jobs.list().jobs) == (0, ())
+
+
+def test_nothing_to_replay_is_exit_code_1(cli):
+    assert cli("replays", "start", "--group", "f" * 32, "--by", "ann", "--yes").exit_code == 1
+    assert cli("replays", "list").exit_code == 1
+    for verb in ("show", "run"):
+        assert cli("replays", verb, "absent").exit_code == 1
+
+
+def test_odd_text_of_people_and_messages_is_shown_and_never_raw(cli, app, bury, plain):
+    """A name with an escape sequence in it would write over the line that says what was refused."""
+    bury("letter-1", task=NASTY, effect_possible=True)
+    started(cli, "--all", "--reason", NASTY, "--by", NASTY, "--detach")
+
+    for said in (cli("replays", "list"), cli("replays", "start", "--all", "--dry-run", "--task", NASTY)):
+        assert not set(said.stdout) & set("\x1b\x07\x00\u202e\x9b\r")
+    (job,) = Wiring.of(app).jobs.list().jobs
+    shown, run = cli("replays", "show", job.id), cli("replays", "run", job.id)
+    for said in (shown, run):
+        assert not set(said.stdout + said.stderr) & set("\x1b\x07\x00\u202e\x9b\r")
+    assert "SECOND LINE" not in [line.strip() for line in shown.stdout.splitlines()]
+
+
+def test_a_job_that_cannot_be_read_hides_no_other(cli, app, bury, redis_client, namespace):
+    bury()
+    jobs = [json.loads(started(cli, "--all", "--detach", "--json").stdout)["id"] for _ in range(2)]
+    redis_client.hset(Keys(namespace).job(jobs[0]), "job", "{")
+
+    listed = json.loads(cli("replays", "list", "--json").stdout)
+    shown = cli("replays", "show", jobs[0])
+
+    assert ([job["id"] for job in listed["jobs"]], listed["unreadable"]) == ([jobs[1]], [jobs[0]])
+    assert shown.exit_code == 1
+    assert "Traceback" not in shown.stderr

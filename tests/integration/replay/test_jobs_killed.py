@@ -1,0 +1,144 @@
+"""
+A runner of a replay job that is killed at each of its steps: the next one leaves nothing out and sends nothing twice,
+but for messages of one task id, which admission gives one start.
+"""
+
+import multiprocessing
+import os
+import signal
+import uuid
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from celery_safeguards.replay import batch, running
+from celery_safeguards.replay.choosing import Choice, make_job
+from celery_safeguards.replay.running import LEASE_SECONDS, run_job
+from celery_safeguards.wiring import Wiring
+from tests.integration.replay.clocks import WorkersClock
+from tests.integration.replay.shop import die, make_app, make_shop, queued, run, stored, take
+
+pytestmark = pytest.mark.redis
+LETTERS = 50
+TOGETHER = 20
+
+
+def die_now():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_call(real, number, *, before):
+    """Return a function that kills this process before or after so many calls of the real one."""
+    calls = []
+
+    def call(*given, **options):
+        calls.append(given)
+        if before and len(calls) == number:
+            die_now()
+        result = real(*given, **options)
+        if not before and len(calls) == number:
+            die_now()
+        return result
+
+    return call
+
+
+PLACES = {
+    "before it begins letters": ("letters", "begin_replays", 2, True),
+    "after it has begun letters": ("letters", "begin_replays", 2, False),
+    "before a message": ("publish", "", TOGETHER + 5, True),
+    "after a message": ("publish", "", TOGETHER + 5, False),
+    "before the marks": ("letters", "mark_each_replayed", 2, True),
+    "after the marks": ("letters", "mark_each_replayed", 2, False),
+    "before a step is written": ("jobs", "change", 2, True),
+    "after a step is written": ("jobs", "change", 2, False),
+}
+
+
+def run_until_killed(redis_url, namespace, job_id, place):
+    """Run in a process of its own."""
+    with make_app(redis_url, redis_url, namespace) as app:
+        make_shop(app)
+        of, name, number, before = PLACES[place]
+        # A step for each batch, so that a kill finds some letters written down and some not.
+        running._STEP_SECONDS = 0.0
+        if of == "publish":
+            batch.publish = die_at_call(batch.publish, number, before=before)
+        else:
+            store = getattr(Wiring.of(app), of)
+            setattr(store, name, die_at_call(getattr(store, name), number, before=before))
+        run_job(app, job_id)
+
+
+def in_a_process(*given):
+    process = multiprocessing.get_context("spawn").Process(target=run_until_killed, args=given)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def everything_out(app):
+    """Take all messages that wait."""
+    messages = []
+    while (message := take(app)) is not None:
+        messages.append(message)
+    return messages
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(shop, redis_url, namespace, place):
+    letters = [die(shop, shop.note_once, order_id=number) for number in range(LETTERS)]
+    job = make_job(shop.app, Choice(), "ann")
+
+    assert in_a_process(redis_url, namespace, job.id, place) == -signal.SIGKILL
+    cut_short = queued(shop.app)
+    # Its lease is not over: nobody may take the job from a runner that is only slow.
+    clock = WorkersClock(shop.app, most=0, wall=Wiring.of(shop.app).clock.wall_seconds() + LEASE_SECONDS + 1)
+    replace(Wiring.of(shop.app), clock=clock).use_for(shop.app)
+    done = run_job(shop.app, job.id, answer_seconds=5)
+
+    messages = everything_out(shop.app)
+    ids = Counter(message.headers["id"] for message in messages)
+    assert cut_short < LETTERS
+    assert set(ids) == {batch.task_id_of(job.id, letter.id) for letter in letters}
+    assert sum(ids.values()) - len(ids) <= TOGETHER
+    assert (done.status, done.tally.sent) == ("done", LETTERS)
+
+    for message in messages:
+        run(shop.app, message)
+    assert Counter(arguments["order_id"] for _, arguments in shop.ran) == Counter(range(LETTERS))
+    assert {stored(shop, letter).state for letter in letters} == {"closed"}
+
+
+@pytest.mark.parametrize("place", ["after it has begun letters", "after a message"])
+def test_work_without_a_key_that_was_cut_short_is_left_to_a_person(shop, redis_url, namespace, place):
+    """Its message may be out: sent again, the mail would go out twice."""
+    letters = [die(shop, shop.mail, number=number) for number in range(TOGETHER + 10)]
+    job = make_job(shop.app, Choice(), "ann")
+
+    assert in_a_process(redis_url, namespace, job.id, place) == -signal.SIGKILL
+    clock = WorkersClock(shop.app, wall=Wiring.of(shop.app).clock.wall_seconds() + LEASE_SECONDS + 1)
+    replace(Wiring.of(shop.app), clock=clock).use_for(shop.app)
+    done = run_job(shop.app, job.id)
+
+    ran = Counter(arguments["number"] for _, arguments in shop.ran)
+    assert max(ran.values()) == 1
+    assert len(ran) >= len(letters) - 1
+    assert (done.tally.sent, done.tally.refused) == (len(letters) - 1, 1)
+
+
+def test_ids_that_only_their_runner_knows_would_lose_letters(shop, redis_url, namespace, monkeypatch):
+    """The same kill, and a next runner that cannot tell its job's letters from those of somebody else."""
+    for number in range(LETTERS):
+        die(shop, shop.note_once, order_id=number)
+    job = make_job(shop.app, Choice(), "ann")
+    assert in_a_process(redis_url, namespace, job.id, "after it has begun letters") == -signal.SIGKILL
+    monkeypatch.setattr(batch, "task_id_of", lambda *_: str(uuid.uuid4()))
+    clock = WorkersClock(shop.app, wall=Wiring.of(shop.app).clock.wall_seconds() + LEASE_SECONDS + 1)
+    replace(Wiring.of(shop.app), clock=clock).use_for(shop.app)
+
+    done = run_job(shop.app, job.id, answer_seconds=5)
+
+    assert done.tally.reasons == {"it is replaying": TOGETHER}
+    assert len(shop.ran) == LETTERS - TOGETHER
