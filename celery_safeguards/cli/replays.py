@@ -15,7 +15,7 @@ from celery_safeguards.cli.text import complain, print_fields, print_json, print
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import when
-from celery_safeguards.replay.choosing import ORDERS, Choice, Order, forecast, make_job
+from celery_safeguards.replay.choosing import ORDERS, Choice, Order, forecast, make_job, named
 from celery_safeguards.replay.running import run_job
 from celery_safeguards.wiring import Wiring
 
@@ -110,7 +110,8 @@ def start(
     if (task or kind) and not is_all:
         raise click.UsageError("--task and --kind choose from --all")
     app = ctx.obj.app
-    choice = Choice(letter_ids=letter_ids, fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
+    matching = Choice(fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
+    choice = named(letter_ids) if letter_ids else matching
     if dry_run:
         _print_forecast(app, choice, may_run_twice=yes_it_may_run_twice, as_json=as_json)
         return

@@ -112,12 +112,13 @@ OnTheirWay = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A step of a runner: how far it has come, what became of letters since the last one, and what is on its way."""
+    """A step of a runner: see `ReplayJob`; the tally is of this step."""
 
     position: int
     tally: Tally
     on_their_way: OnTheirWay
     window: int
+    due_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +147,7 @@ class ReplayJob:
         tally: what became of them.
         on_their_way: those sent that have no answer yet, with when they were sent.
         window: letters that are on their way at most just now: `at_once`, or fewer after failures.
+        due_seconds: when the next message is due, wall clock: the next runner keeps the pace of the last one.
 
     """
 
@@ -170,6 +172,7 @@ class ReplayJob:
     tally: Tally = field(default_factory=Tally)
     on_their_way: OnTheirWay = field(default_factory=dict)
     window: int = 0
+    due_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.who.strip():
@@ -260,6 +263,7 @@ def advanced(runner: str, now_seconds: float, lease_seconds: float, progress: Pr
             tally=job.tally + progress.tally,
             on_their_way=progress.on_their_way,
             window=progress.window,
+            due_seconds=progress.due_seconds,
             runner=runner if keeps else "",
             lease_until_seconds=now_seconds + lease_seconds if keeps else 0.0,
             changed_seconds=now_seconds,

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from celery_safeguards.deadletter.fingerprint import without_values
@@ -39,20 +40,20 @@ class Choice:
     Which open letters: those named, or all that match.
 
     Attributes:
-        letter_ids: these, in this order; then nothing else is asked.
+        letter_ids: these and no others, in this order; None: those that match the rest.
         fingerprint: of one group.
         task: of one task.
         kind: of one kind of failure.
 
     """
 
-    letter_ids: tuple[str, ...] = ()
+    letter_ids: tuple[str, ...] | None = None
     fingerprint: str | None = None
     task: str | None = None
     kind: FailureKind | None = None
 
     def __str__(self) -> str:
-        if self.letter_ids:
+        if self.letter_ids is not None:
             return f"{len(self.letter_ids)} letters by their ids"
         given = (("group", self.fingerprint), ("task", self.task), ("kind", self.kind))
         said = ", ".join(f"{name} {value}" for name, value in given if value)
@@ -61,7 +62,7 @@ class Choice:
     def letters(self, app: Any) -> Iterator[Letter]:
         """Return the letters that are open now and can be read, those that match the newest first."""
         store = Wiring.of(app).letters
-        if self.letter_ids:
+        if self.letter_ids is not None:
             for letter_id in dict.fromkeys(self.letter_ids):
                 letter = _read(app, letter_id)
                 if letter is not None:
@@ -129,7 +130,7 @@ def make_job(
     letters = [(letter.first_seen_seconds, _picked(letter)) for letter in choice.letters(app)]
     if not letters:
         raise NothingChosen(f"{choice}: there are none")
-    if not choice.letter_ids:
+    if choice.letter_ids is None:
         letters.reverse()
         if order == "first_seen":
             letters.sort(key=lambda seen_and_picked: seen_and_picked[0])
@@ -143,20 +144,21 @@ def _picked(letter: Letter) -> Picked:
     return Picked(letter.id, letter.last_failed_seconds)
 
 
-def forecast(app: Any, choice: Choice, *, may_run_twice: bool = False) -> Forecast:
+def forecast(app: Any, choice: Choice, *, may_run_twice: bool = False, most: int | None = None) -> Forecast:
     """
-    Return what a replay of letters would do; nothing is changed.
+    Return what a replay of letters would do; nothing is changed. `most`: letters that are looked at; None: all.
 
     Safe when: letters change meanwhile: then it tells what would have happened.
     """
     found, now = Forecast(), Wiring.of(app).clock.wall_seconds()
-    for letter in choice.letters(app):
+    for letter in islice(choice.letters(app), most):
         ahead = outlook(app, letter, now)
         found.letters += 1
         consents = may_run_twice and ahead.needs is Need.CONSENT
         if ahead.refused is None or consents:
             found.would_be_sent += 1
-            found.notes.update(without_values(note) for note in ahead.notes)
+            # The first names the queue, whose name may have numbers in it.
+            found.notes.update([*ahead.notes[:1], *(without_values(note) for note in ahead.notes[1:])])
         else:
             found.refused[_NEEDED[ahead.needs] or without_values(ahead.refused)] += 1
     return found

@@ -130,6 +130,9 @@ class _Runner:
 
     def _run(self, job: ReplayJob) -> ReplayJob:
         self._pace = Pace(job.per_second, self._clock)
+        if job.per_second:
+            # Bounded: a clock that is set back would hold it for as long.
+            self._pace.hold(min(job.due_seconds - self._now(), 1 / job.per_second))
         self._begin_step(job)
         while True:
             try:
@@ -180,7 +183,11 @@ class _Runner:
     def _write(self) -> ReplayJob:
         step = self._step
         progress = Progress(
-            position=step.position, tally=step.tally, on_their_way=dict(step.on_their_way), window=step.window
+            position=step.position,
+            tally=step.tally,
+            on_their_way=dict(step.on_their_way),
+            window=step.window,
+            due_seconds=self._now() + max(0.0, self._pace.left_seconds),
         )
         job = self._wiring.jobs.change(self._id, advanced(self._name, self._now(), LEASE_SECONDS, progress))
         self._begin_step(job)

@@ -1,5 +1,7 @@
 """The app as Django finds it."""
 
+from importlib import import_module
+
 from django.apps import AppConfig
 from django.db import DEFAULT_DB_ALIAS
 
@@ -27,6 +29,9 @@ class SafeguardsConfig(AppConfig):
         # Not before: they know the models, or what is found by them.
         from django_celery_safeguards.after_task import watch_tasks  # noqa: PLC0415
         from django_celery_safeguards.checks import register_checks  # noqa: PLC0415
+
+        # Its task runs replays: a worker must know it, whatever the project's app looks for tasks in.
+        import_module(f"{APP}.tasks")
 
         offer_store(f"django://{DEFAULT_DB_ALIAS}")
         register_checks()

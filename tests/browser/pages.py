@@ -4,6 +4,7 @@ What a person does on the pages of the admin.
 
 LETTERS = "django_celery_safeguards/deadletter/"
 GROUPS = "django_celery_safeguards/lettergroup/"
+REPLAYS = "django_celery_safeguards/replayjob/"
 RECORDS = "django_celery_safeguards/idempotencyrecord/"
 LOCKS = "django_celery_safeguards/leaselock/"
 

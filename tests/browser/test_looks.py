@@ -5,7 +5,9 @@ What can be read: in both themes, on a desk and on a phone.
 import pytest
 
 from celery_safeguards.locks.store import LockAsk
-from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, open_letter
+from celery_safeguards.replay.choosing import Choice, make_job, named
+from django_celery_safeguards.sql import row_id
+from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS, open_letter
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}
@@ -31,6 +33,7 @@ _KEY_TEXTS = {
     "group": (".sg-state", ".sg-box", ".sg-pairs th", ".sg-pairs td", ".object-tools a"),
     "triage": ("label", ".help", ".submit-row input"),
     "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
+    "job": (".sg-state", ".sg-pairs th", ".sg-pairs td", ".sg-buttons input"),
 }
 
 
@@ -79,6 +82,10 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
     page.get_by_label("Reason").wait_for()
     measured |= {("deed", each): contrast(page, each) for each in _KEY_TEXTS["deed"]}
 
+    job = desk.store(lambda _: make_job(desk.app, named([letter.id]), "ann"))
+    page.goto(f"{desk.url}{REPLAYS}{row_id(desk.namespace, job.id)}/change/")
+    measured |= {("job", each): contrast(page, each) for each in _KEY_TEXTS["job"]}
+
     assert background == BACKGROUNDS[theme]
     assert {} == {what: ratio for what, ratio in measured.items() if ratio < LEAST_CONTRAST}
 
@@ -96,7 +103,10 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     desk.store(lambda wiring: wiring.letters.annotate_group(letter.fingerprint, wide, wide))
     desk.store(lambda wiring: wiring.letters.assign_group(letter.fingerprint, wide, wide))
     groups = (GROUPS, desk.path_of_group(letter), desk.path_of_group(letter, "triage"))
-    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter), *groups):
+    start = f"{REPLAYS}start/?fingerprint={letter.fingerprint}"
+    job = desk.store(lambda _: make_job(desk.app, Choice(task=letter.task), wide, reason=wide))
+    replays = (REPLAYS, start, f"{REPLAYS}{row_id(desk.namespace, job.id)}/change/")
+    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter), *groups, *replays):
         page.goto(desk.url + path)
         widths[path] = page.evaluate("document.documentElement.scrollWidth")
     open_letter(page, desk, letter)

@@ -37,7 +37,13 @@ def picked(count=2):
 
 
 def progress(**changes):
-    values = {"position": 1, "tally": Tally(sent=1), "on_their_way": {"l-0": (NOON, NOON + 5)}, "window": 7}
+    values = {
+        "position": 1,
+        "tally": Tally(sent=1),
+        "on_their_way": {"l-0": (NOON, NOON + 5)},
+        "window": 7,
+        "due_seconds": NOON + 6,
+    }
     return Progress(**{**values, **changes})
 
 
@@ -142,6 +148,7 @@ class ReplayJobContract:
 
         assert written == jobs.get("j-1")
         assert (written.position, written.tally, written.window) == (1, tally, 7)
+        assert written.due_seconds == NOON + 6
         assert written.on_their_way == {"l-0": (NOON, NOON + 5)}
         assert written.lease_until_seconds == NOON + 61
 

@@ -24,7 +24,7 @@ from django.urls import reverse
 
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin.deeds import Done, Given
-from django_celery_safeguards.admin.letter_rows import let_go, reading_of
+from django_celery_safeguards.admin.letter_rows import let_go, letter_id_of
 from django_celery_safeguards.admin.prospects import (
     DEEDS,
     DISCARD,
@@ -36,7 +36,9 @@ from django_celery_safeguards.admin.prospects import (
     possible_deeds,
     prospect_of,
 )
+from django_celery_safeguards.admin.replay_start import may_start
 from django_celery_safeguards.celery_apps import current_app_with_tasks
+from django_celery_safeguards.models import ReplayJob
 
 _TOLD_ONE_BY_ONE = 20
 _MESSAGE_CHARS = 500
@@ -49,7 +51,7 @@ _STYLES = {REPLAY.name: "default", RESUME.name: "default", DISCARD.name: "sg-dan
 class LetterActions:
     """The deeds of the admin of letters: list actions, buttons, and the view behind both."""
 
-    actions = ("replay_selected", "discard_selected")
+    actions = ("replay_selected", "replay_selected_at_a_pace", "discard_selected")
     deed_url = "django_celery_safeguards_deadletter_deed"
 
     def has_replay_permission(self, request: Any) -> bool:
@@ -65,6 +67,17 @@ class LetterActions:
         """Ask whether to send them again."""
         return self._asked_for_selected(request, REPLAY, queryset)
 
+    @admin.action(description="Replay selected letters at a pace", permissions=["replay"])
+    def replay_selected_at_a_pace(self: Any, request: Any, queryset: Any) -> Any:
+        """Ask how to send them again, as a job."""
+        count = queryset.count()
+        if count > REPLAY.most_at_once:
+            return self._refused(request, REPLAY, count)
+        if not may_start(request):
+            raise PermissionDenied
+        ids = list(queryset.values_list("pk", flat=True))
+        return self.admin_site.get_model_admin(ReplayJob).ask_about(request, ids)
+
     @admin.action(description="Discard selected letters", permissions=["discard"])
     def discard_selected(self, request: Any, queryset: Any) -> Any:
         """Ask whether to give them up."""
@@ -75,7 +88,9 @@ class LetterActions:
         row = self.get_object(request, object_id)
         deeds = [] if row is None else [deed for deed in possible_deeds(row) if deed.is_allowed(request)]
         buttons = [(deed.button, self._url_of(deed), _STYLES.get(deed.name, "")) for deed in deeds]
-        context = {"buttons": buttons, "picked": None if row is None else picked_of(row), **(extra_context or {})}
+        tools = [("Log of the admin", reverse(f"{self._named}_history", args=[object_id]))]
+        picked = None if row is None else picked_of(row)
+        context = {"buttons": buttons, "tools": tools, "picked": picked, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
     # What was done is done, whatever happens to the request afterwards, and so is its entry in the log.
@@ -182,16 +197,11 @@ class LetterActions:
 
 
 def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_run_twice: bool) -> Done:
-    letter_id, needs_consent = _letter_id(row), may_run_twice and prospect_of(deed, row).needs_consent
+    letter_id, needs_consent = letter_id_of(row), may_run_twice and prospect_of(deed, row).needs_consent
     let_go(row)
     if not has_seen:
         return Done(letter_id, False, "it has failed again since that page was made: look at it again")
     return deed.run(app, letter_id, replace(given, may_run_twice=needs_consent))
-
-
-def _letter_id(row: Any) -> str:
-    letter = reading_of(row).letter
-    return letter.id if letter is not None else str(row.letter_id)
 
 
 def _sentence(done: Done) -> str:

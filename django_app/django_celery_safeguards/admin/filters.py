@@ -8,6 +8,7 @@ from django.contrib.admin import SimpleListFilter
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import STATUSES
 from celery_safeguards.deadletter.letter import STATES
+from celery_safeguards.jobs.job import STATUSES as JOB_STATUSES
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
 from django_celery_safeguards.admin import presenting
@@ -49,6 +50,12 @@ class GroupStatusFilter(_Exact):
     """By what people say of a group."""
 
     title, parameter_name, names = "status", "status", STATUSES
+
+
+class JobStatusFilter(_Exact):
+    """By how a replay job stands."""
+
+    title, parameter_name, names = "status", "status", JOB_STATUSES
 
 
 class GroupFilter(_Exact):

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 
 from celery_safeguards.deadletter.group import MOST_NOTE_CHARS, STATUSES
+from celery_safeguards.jobs.job import MOST_AT_ONCE
 from celery_safeguards.policy import DidNotHappen, Happened
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 
@@ -71,6 +72,43 @@ class TriageForm(forms.Form):
     def clean_note(self) -> str:
         """Return it with the ends of lines that a shell writes."""
         return str(self.cleaned_data["note"]).replace("\r\n", "\n")
+
+
+class ReplayJobForm(forms.Form):
+    """How letters are sent again, and why."""
+
+    canary = forms.IntegerField(
+        min_value=0,
+        initial=5,
+        required=False,
+        help_text="So many letters are sent first, and the others once all of them have succeeded. 0: none.",
+    )
+    per_second = forms.FloatField(
+        min_value=0.001, required=False, help_text="Messages a second. Empty: as fast as store and broker take them."
+    )
+    at_once = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_AT_ONCE,
+        initial=100,
+        help_text="Letters that are on their way at most. Fewer while letters fail again.",
+    )
+    stop_at = forms.IntegerField(
+        min_value=0,
+        required=False,
+        help_text="It stops once so many have failed again. Empty: a tenth of them, and not before 10. 0: never.",
+    )
+    order = forms.ChoiceField(
+        choices=[("first_seen", "by their first failure"), ("last_failed", "by their last failure")],
+        help_text="The oldest first.",
+    )
+    may_run_twice = forms.BooleanField(required=False, label="Work that needs consent may run twice")
+    reason = forms.CharField(
+        max_length=MAX_REASON_CHARS, widget=_REASON, help_text="For the letters' histories and the log of the admin."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Return what `make_job` takes."""
+        return {**self.cleaned_data, "canary": self.cleaned_data["canary"] or 0}
 
 
 class HappenedForm(ReasonForm):

@@ -26,6 +26,7 @@ from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter, LastFailedFilter
 from django_celery_safeguards.admin.forms import TriageForm
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.replay_start import may_start, start_link
 from django_celery_safeguards.admin.sparkline import sparkline
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.models import DeadLetter
@@ -65,6 +66,9 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     def change_view(self, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Show one group, with a way to say something of it."""
         tools = [("Log of the admin", self._url("history", object_id))]
+        row = self.get_object(request, object_id)
+        if row is not None and may_start(request):
+            tools.insert(0, ("Replay its open letters", start_link(self.admin_site, fingerprint=row.fingerprint)))
         if request.user.has_perm(PERMISSION):
             tools.insert(0, ("Triage", self._url_of_triage(object_id)))
         return super().change_view(request, object_id, form_url, {"tools": tools, **(extra_context or {})})

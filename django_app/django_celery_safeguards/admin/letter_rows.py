@@ -43,6 +43,12 @@ def letter_of(row: Any) -> Letter:
     return reading.letter
 
 
+def letter_id_of(row: Any) -> str:
+    """Return a letter's id as it is; of one that cannot be read what its row shows."""
+    letter = reading_of(row).letter
+    return letter.id if letter is not None else str(row.letter_id)
+
+
 def let_go(row: Any) -> None:
     """Forget a row's letter again: five hundred of them at once may be gigabytes."""
     for name in ("letter", "_safeguards_reading", "_safeguards_outlook"):

@@ -19,6 +19,7 @@ from django_celery_safeguards.admin.filters import (
 )
 from django_celery_safeguards.admin.letter_page import LetterPage
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.sql import row_id
 
@@ -66,6 +67,13 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
                 found.append(last)
             request._safeguards_tasks = found  # noqa: SLF001 - a request is where Django keeps such things
         return found
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        """Offer a replay of all open letters that the list is narrowed to, where a replay can be narrowed so."""
+        narrowed = {name: value for name, value in request.GET.items() if value and name not in {"p", "o", "all"}}
+        is_offered = may_start(request) and narrowed.pop("state", "open") == "open" and set(narrowed) <= NARROWED_BY
+        tools = [("Replay all of these", start_link(self.admin_site, **narrowed))] if is_offered else []
+        return super().changelist_view(request, {"tools": tools, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
         """Add what can be done to letters; before the others, which take any path for an id."""

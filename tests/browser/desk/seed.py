@@ -30,7 +30,7 @@ def seed():
     for name, may in PEOPLE.items():
         person = User.objects.create_user(name, password=PASSWORD, is_staff=True)
         codenames = [f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup")]
-        codenames += ["view_idempotencyrecord", "view_leaselock"] if "view" in may else []
+        codenames += ["view_idempotencyrecord", "view_leaselock", "view_replayjob"] if "view" in may else []
         person.user_permissions.set(permissions.filter(codename__in=codenames))
 
 

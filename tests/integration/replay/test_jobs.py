@@ -186,6 +186,19 @@ def test_it_keeps_its_pace(shop, clock, per_second, monkeypatch):
     assert (out[-1] - out[0]) * per_second == pytest.approx(100, rel=0.05)
 
 
+def test_the_next_runner_keeps_the_pace_of_the_last_one(shop, clock):
+    """A runner for each message would send as many a second as there are runners."""
+    dead(shop, 5)
+    job = make_job(shop.app, EVERYTHING, "ann", per_second=0.1)
+    began = clock.now
+
+    for _ in range(30):
+        run_job(shop.app, job.id, should_stop=lambda: True)
+
+    assert clock.now - began < 31
+    assert len(shop.ran) in {3, 4}
+
+
 def test_letters_go_in_the_order_in_which_they_failed_first(shop, clock):
     """An older event that is sent after a newer one overwrites it."""
     first, *_ = dead(shop, 3)
@@ -464,6 +477,16 @@ def test_options_that_cannot_hold_are_refused_before_anything_is_kept(shop, opti
 def test_nothing_to_replay_is_said(shop):
     with pytest.raises(NothingChosen, match="there are none"):
         make_job(shop.app, EVERYTHING, "ann")
+
+
+def test_no_letters_by_their_ids_are_none_and_not_all(shop):
+    """A page whose letters have gone meanwhile would send everything."""
+    dead(shop, 2)
+
+    with pytest.raises(NothingChosen):
+        make_job(shop.app, named([]), "ann")
+    with pytest.raises(NothingChosen):
+        make_job(shop.app, named(["absent"]), "ann")
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(shop):

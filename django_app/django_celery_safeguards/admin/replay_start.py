@@ -1,0 +1,171 @@
+"""
+A replay of many letters, begun from a page: what is chosen, how it is sent, what would happen, and then the job.
+
+    a group, a filtered list or a selection ──▶ the form, with how many letters
+    "What would happen?" ──POST──▶ the form again, with what a dry run has found
+    "Start" ──POST──▶ the job is made, a worker is asked to run it, and the job's page shows how it goes
+
+The letters are taken down in the request that starts the job, so there is a bound; the command line has none.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.http import urlencode
+
+from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.jobs.job import JobUnderWay
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.printable import clean
+from celery_safeguards.replay.choosing import Choice, Forecast, forecast, make_job, named
+from django_celery_safeguards.admin.forms import ReplayJobForm
+from django_celery_safeguards.admin.letter_rows import letter_id_of
+from django_celery_safeguards.admin.prospects import MOST_AT_ONCE, REPLAY
+from django_celery_safeguards.admin.replay_verbs import hand_over_or_say
+from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.celery_apps import current_app_with_tasks
+from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.sql import row_id
+
+MOST_IN_A_REQUEST = 20_000
+_LOOKED_AT = 1_000
+NARROWED_BY = frozenset({"fingerprint", "task", "kind"})
+
+
+class StartsReplays:
+    """The part of the admin of jobs that makes one."""
+
+    start_url = "django_celery_safeguards_replayjob_start"
+
+    def start_urls(self: Any) -> list[Any]:
+        """Return the path of the form."""
+        return [path("start/", self.admin_site.admin_view(self.start_view), name=self.start_url)]
+
+    # A job that is made is made, whatever happens to the request afterwards, and so is its entry in the log.
+    @transaction.non_atomic_requests
+    def start_view(self: Any, request: Any) -> Any:
+        """Ask how letters are sent again, say what would happen, or start it."""
+        if request.method not in {"GET", "POST"}:
+            return HttpResponseNotAllowed(["GET", "POST"])
+        if not may_start(request):
+            raise PermissionDenied
+        if shown_store().alias is None:
+            self.message_user(request, shown_store().notice, messages.ERROR)
+            return HttpResponseRedirect(self._url("changelist"))
+        given = request.POST if request.method == "POST" else request.GET
+        choice, letters = _chosen(given)
+        is_asked = "look" in request.POST or "confirmed" in request.POST
+        form = ReplayJobForm(request.POST if is_asked else None)
+        found = None
+        if is_asked and form.is_valid():
+            if "confirmed" in request.POST:
+                answer = self._start(request, choice, letters, form)
+                if answer is not None:
+                    return answer
+            else:
+                app = current_app_with_tasks()
+                found = forecast(app, choice, may_run_twice=form.cleaned_data["may_run_twice"], most=_LOOKED_AT)
+        kept = [(name, value) for name in (*sorted(NARROWED_BY), "letter") for value in given.getlist(name) if value]
+        return self._ask(request, choice, letters, form, kept, found)
+
+    def ask_about(self: Any, request: Any, picked: Sequence[str]) -> Any:
+        """Ask how letters are sent again that were picked from a list, by the ids of their rows."""
+        choice, letters = _picked(picked)
+        return self._ask(request, choice, letters, ReplayJobForm(), [("letter", each) for each in picked], None)
+
+    def _ask(
+        self: Any,
+        request: Any,
+        choice: Choice,
+        letters: int,
+        form: ReplayJobForm,
+        kept: Sequence[tuple[str, str]],
+        found: Forecast | None,
+    ) -> Any:
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "Send these letters again?",
+            "subtitle": clean(choice, 200),
+            "form": form,
+            "letters": letters,
+            "most": MOST_IN_A_REQUEST,
+            "kept": kept,
+            "found": found,
+            # Lists: a template that asks a counter for its method is given the count of that name, which is 0.
+            "refused": _counted(found.refused) if found else [],
+            "notes": _counted(found.notes) if found else [],
+            "action_url": start_link(self.admin_site),
+            "media": self.media,
+        }
+        return TemplateResponse(request, "admin/django_celery_safeguards/replay_start.html", context)
+
+    def _start(self: Any, request: Any, choice: Choice, letters: int, form: ReplayJobForm) -> Any:
+        if letters > MOST_IN_A_REQUEST:
+            form.add_error(None, f"More than {MOST_IN_A_REQUEST} letters: use `safeguards replays start`.")
+            return None
+        app, who = current_app_with_tasks(), request.user.get_username()
+        try:
+            job = make_job(app, choice, who, **form.options())
+        except JobUnderWay as error:
+            self.message_user(request, f"{clean(error)}.", messages.ERROR)
+            return HttpResponseRedirect(self._url("change", row_id(shown_store().namespace, error.job_id)))
+        except SafeguardsError as error:
+            form.add_error(None, clean(error))
+            return None
+        object_id = row_id(shown_store().namespace, job.id)
+        problem = hand_over_or_say(app, job.id)
+        row = self.get_object(request, object_id)
+        said = f"Replay of {job.total} letters: {clean(job.chosen, 300)}. Reason: {clean(job.reason, 400)}."
+        self.log_addition(request, row, said)
+        self.message_user(request, f"Begun: {job.total} letters.", messages.SUCCESS)
+        if problem:
+            self.message_user(request, f"{problem}.", messages.ERROR)
+        return HttpResponseRedirect(self._url("change", object_id))
+
+
+def may_start(request: Any) -> bool:
+    """Whether whoever asks may begin a replay of many letters, and look at it."""
+    return REPLAY.is_allowed(request) and bool(request.user.has_perm("django_celery_safeguards.view_replayjob"))
+
+
+def start_link(admin_site: Any, **narrowed: str) -> str:
+    """Return the address of the form for the open letters of a group, a task or a kind."""
+    url = reverse(f"admin:{StartsReplays.start_url}", current_app=admin_site.name)
+    return f"{url}?{urlencode(narrowed)}" if narrowed else str(url)
+
+
+def _chosen(given: Any) -> tuple[Choice, int]:
+    """Return what a page names, and how many letters that is; more than are allowed are not counted."""
+    picked = given.getlist("letter")[:MOST_AT_ONCE]
+    if picked:
+        return _picked(picked)
+    narrowed = {name: given[name] for name in NARROWED_BY if given.get(name)}
+    kind = narrowed.get("kind")
+    if kind and kind not in {each.value for each in FailureKind}:
+        raise Http404(f"there is no kind {clean(kind, 80)}")
+    choice = Choice(
+        fingerprint=narrowed.get("fingerprint"), task=narrowed.get("task"), kind=FailureKind(kind) if kind else None
+    )
+    return choice, _rows().filter(state="open", **narrowed).order_by()[: MOST_IN_A_REQUEST + 1].count()
+
+
+def _counted(reasons: Counter[str]) -> list[tuple[str, int]]:
+    return [(clean(reason, 500), count) for reason, count in reasons.most_common()]
+
+
+def _picked(picked: Sequence[str]) -> tuple[Choice, int]:
+    found = _rows().in_bulk(list(picked))
+    ids = [letter_id_of(found[each]) for each in dict.fromkeys(picked) if each in found]
+    return named(ids), len(ids)
+
+
+def _rows() -> Any:
+    return DeadLetter.objects.using(shown_store().alias).filter(namespace=shown_store().namespace)

@@ -1,0 +1,355 @@
+"""
+A replay of many letters from the pages: looked at, tried with a few, followed live, paused, and who may do so.
+"""
+
+import time
+import uuid
+
+import pytest
+
+from celery_safeguards.jobs.job import taken
+from django_celery_safeguards.sql import row_id
+from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, press, told
+
+START = f"{REPLAYS}start/"
+ASKED = {"canary": "0", "at_once": "100", "order": "first_seen", "reason": "by hand", "confirmed": "Start"}
+
+
+@pytest.fixture
+def letters(desk):
+    """Twelve letters of a cause that no other test has."""
+    error, now = f"shop.Away{uuid.uuid4().hex[:8]}", time.time()
+    kwargs = [{"number": number} for number in range(12)]
+    return [
+        desk.bury(kwargs=each, error_type=error, error_message="the bank <b>is</b> away", last_failed_seconds=now)
+        for each in kwargs
+    ]
+
+
+def jobs_of(desk, letters):
+    """Return the jobs of the letters' group, the newest first."""
+    page = desk.store(lambda wiring: wiring.jobs.list(1000))
+    return [job for job in page.jobs if job.fingerprint == letters[0].fingerprint]
+
+
+def path_of(desk, job, page="change"):
+    return f"{REPLAYS}{row_id(desk.namespace, job.id)}/{page}/"
+
+
+def states(desk, letters):
+    return [desk.letter(letter).state for letter in letters]
+
+
+def open_form(page, desk, letters, **filled):
+    """Go from a group's page to the form, and fill it in."""
+    page.goto(desk.url + desk.path_of_group(letters[0]))
+    follow(page, page.get_by_role("link", name="Replay its open letters"))
+    for label, value in {"Reason": "the bank is back", **filled}.items():
+        page.get_by_label(label.replace("_", " ")).fill(value)
+
+
+def made(desk, letters, **options):
+    """Begin a job without a page and without a worker."""
+    with desk.client("ann") as client:
+        client.post(START, data={"fingerprint": letters[0].fingerprint, **ASKED, **options})
+    desk.forget_messages()
+    return jobs_of(desk, letters)[0]
+
+
+def test_a_group_is_looked_at_tried_and_replayed_while_somebody_watches(log_in, desk, letters, announcements):
+    """The whole way of an incident's end, without a shell."""
+    worker = desk.start_worker(announcements).wait_ready(40)
+    page = log_in("ann")
+
+    open_form(page, desk, letters, Canary="3", Per_second="6")
+    press(page, "What would happen?")
+    looked, untouched = page.locator("#forecast").inner_text(), states(desk, letters)
+    press(page, "Start")
+    page.evaluate("window.isTheSamePage = true")
+    bar = page.locator("#sg-live progress")
+    seen = set()
+    while "done" not in page.locator("#sg-live").inner_text():
+        seen.add(bar.get_attribute("value"))
+        if len(seen) == 2:
+            assert page.evaluate("window.isTheSamePage") is True
+        page.wait_for_timeout(200)
+    page.wait_for_function("!window.isTheSamePage")
+
+    (job,) = jobs_of(desk, letters)
+    assert "Of 12 letters 12 would be sent." in looked
+    assert set(untouched) == {"open"}
+    assert len(seen) > 1
+    assert (job.status, job.tally.succeeded, job.canary, job.per_second) == ("done", 12, 3, 6.0)
+    assert set(states(desk, letters)) == {"closed"}
+    assert "Pause…" not in page.content()
+    group = letters[0].fingerprint
+    logged = f"Replay of 12 letters: open letters of group {group}. Reason: the bank is back."
+    assert [(who, text) for who, _, text in desk.log() if group in text] == [("ann", logged)]
+    assert worker.stop() == 0
+
+
+def test_canaries_that_fail_again_keep_the_rest_back_and_say_so(log_in, desk, announcements):
+    """Nobody had mended anything: three letters tell, and nine are left in peace."""
+    error = f"shop.Broken{uuid.uuid4().hex[:8]}"
+    letters = [
+        desk.bury(task="desk.charge", kwargs={"order_id": f"{error}-{n}", "amount": -1}, error_type=error)
+        for n in range(9)
+    ]
+    worker = desk.start_worker(announcements).wait_ready(40)
+    page = log_in("ann")
+
+    open_form(page, desk, letters, Canary="3")
+    press(page, "Start")
+    page.get_by_text("of 3 canaries 3 failed again").wait_for(timeout=30_000)
+
+    assert jobs_of(desk, letters)[0].status == "stopped"
+    assert sum(not desk.letter(letter).history for letter in letters) == 6
+    page.get_by_role("button", name="Resume…").wait_for()
+    assert worker.stop() == 0
+
+
+def test_a_job_is_paused_resumed_and_cancelled_after_a_question(log_in, desk, letters):
+    job = made(desk, letters)
+    page = log_in("ann")
+
+    def status():
+        return jobs_of(desk, letters)[0].status
+
+    page.goto(desk.url + path_of(desk, job))
+    press(page, "Pause…")
+    asked, before = content(page), status()
+    press(page, "Pause")
+    paused = status(), told(page)
+    press(page, "Resume…")
+    press(page, "Resume")
+    resumed = status(), desk.queued()
+    press(page, "Cancel…")
+    press(page, "Cancel")
+
+    assert "12 of 12 letters left" in asked
+    assert (before, paused[0], resumed, status()) == ("running", "paused", ("running", 1), "cancelled")
+    assert "Pause: 12 of 12 letters left." in paused[1]
+    assert set(states(desk, letters)) == {"open"}
+    logged = [text for who, _, text in desk.log() if who == "ann" and "12 of 12 letters left" in text]
+    assert logged[-3:] == [f"{verb}: 12 of 12 letters left." for verb in ("Pause", "Resume", "Cancel")]
+    assert page.get_by_role("button", name="Resume…").count() == 0
+
+
+def test_a_question_that_is_answered_too_late_changes_nothing(log_in, desk, letters):
+    """Somebody else has ended the job between the question and its answer."""
+    job = made(desk, letters)
+    page = log_in("ann")
+    page.goto(desk.url + path_of(desk, job))
+    press(page, "Pause…")
+    with desk.client("bob") as client:
+        client.post(path_of(desk, job, "do/cancel"), data={"confirmed": "Cancel"})
+
+    press(page, "Pause")
+
+    assert f"Job {job.id} is cancelled" in told(page)
+    assert jobs_of(desk, letters)[0].status == "cancelled"
+
+
+def test_selected_letters_are_replayed_and_no_others(log_in, desk, letters):
+    page = log_in("ann")
+    page.goto(f"{desk.url}{LETTERS}?fingerprint={letters[0].fingerprint}")
+    boxes = page.locator("input.action-select")
+    for number in (1, 3):
+        boxes.nth(number).check()
+    page.locator('select[name="action"]').select_option("replay_selected_at_a_pace")
+    follow(page, page.locator("button[name=index]"))  # "Go" up to Django 6.0, then "Run"
+    heading = content(page)
+    page.get_by_label("Reason").fill("these two")
+    press(page, "Start")
+
+    assert "2 open letters" in heading
+    (job, *_) = desk.store(lambda wiring: wiring.jobs.list(1)).jobs
+    assert (job.total, job.reason, job.fingerprint) == (2, "these two", "")
+
+
+def test_letters_that_have_gone_since_they_were_selected_are_none_and_not_all(desk, letters):
+    before = desk.store(lambda wiring: wiring.jobs.list(1000)).jobs
+    with desk.client("ann") as client:
+        answer = client.post(START, data={"letter": "0" * 64, **ASKED})
+
+    assert answer.status_code == 200
+    assert "there are none" in answer.text
+    assert desk.store(lambda wiring: wiring.jobs.list(1000)).jobs == before
+
+
+def test_a_filtered_list_offers_what_it_shows(log_in, desk, letters):
+    """What a replay cannot be narrowed to is not offered: it would send more than the list shows."""
+    page = log_in("ann")
+    link = page.get_by_role("link", name="Replay all of these")
+
+    page.goto(f"{desk.url}{LETTERS}?task=desk.note&kind=bug&state=open")
+    href = link.get_attribute("href")
+    offered = []
+    for query in ("", "q=x", "state=closed", "failed=day", "task__startswith=d"):
+        page.goto(f"{desk.url}{LETTERS}?{query}")
+        offered.append(link.count())
+
+    assert href.endswith("start/?task=desk.note&kind=bug")
+    assert offered == [1, 0, 0, 0, 0]
+
+
+def test_two_people_who_start_the_same_group_start_one_job(log_in, desk, letters):
+    ann, bob = log_in("ann"), log_in("bob")
+    open_form(ann, desk, letters)
+    open_form(bob, desk, letters)
+
+    press(ann, "Start")
+    press(bob, "Start")
+
+    (job,) = jobs_of(desk, letters)
+    assert job.who == "ann"
+    assert f"Job {job.id} replays this group already" in told(bob)
+    assert path_of(desk, job) in bob.url
+
+
+def test_without_scripts_the_page_loads_itself(log_in, desk, letters):
+    job = made(desk, letters)
+    page = log_in("ann", java_script_enabled=False)
+
+    page.goto(desk.url + path_of(desk, job))
+    refresh = page.locator('meta[http-equiv="refresh"]').get_attribute("content")
+    press(page, "Cancel…")
+    press(page, "Cancel")
+
+    assert refresh == "5"
+    assert page.locator('meta[http-equiv="refresh"]').count() == 0
+    assert jobs_of(desk, letters)[0].status == "cancelled"
+
+
+def test_a_job_that_nobody_runs_can_be_given_to_a_worker(log_in, desk, letters):
+    """Its worker was killed, and the message went with the broker's memory."""
+    job = made(desk, letters)
+    page = log_in("ann")
+    page.goto(desk.url + path_of(desk, job))
+    nobody = content(page)
+    press(page, "Run…")
+    press(page, "Run")
+    queued = desk.queued()
+    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
+    page.goto(desk.url + path_of(desk, job))
+
+    assert "nobody runs it just now" in nobody
+    assert queued == 1
+    assert page.get_by_role("button", name="Run…").count() == 0
+    assert "r, whose lease ends" in content(page)
+
+
+@pytest.mark.parametrize("person", ["vera", "dora", "sol", "tess", "blind"])
+def test_whoever_may_not_replay_can_do_nothing_with_jobs(desk, letters, person):
+    """What is hidden is not forbidden: with the address and a token anybody can send the form."""
+    job = made(desk, letters)
+    with desk.client(person) as client:
+        group = client.get(desk.path_of_group(letters[0])).text
+        listed = client.get(LETTERS).text
+        asked = [client.get(START), client.post(START, data=ASKED), client.post(START, data={**ASKED, "look": "1"})]
+        asked += [
+            client.post(path_of(desk, job, f"do/{verb}"), data={"confirmed": verb})
+            for verb in ("pause", "resume", "run", "cancel")
+        ]
+
+    assert [answer.status_code for answer in asked] == [403] * 7
+    assert "start/" not in group + listed
+    assert jobs_of(desk, letters) == [job]
+    assert desk.queued() == 0
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run", "cancel"])
+def test_nothing_is_done_by_a_link_or_without_a_token(desk, letters, verb):
+    job = made(desk, letters)
+    with desk.client("ann") as client:
+        by_link = client.get(path_of(desk, job, f"do/{verb}"))
+        without = client.request("POST", path_of(desk, job, f"do/{verb}"), data={"confirmed": verb})
+        started = client.request("POST", START, data=ASKED)
+
+    assert (by_link.status_code, without.status_code, started.status_code) == (405, 403, 403)
+    assert jobs_of(desk, letters) == [job]
+
+
+def test_a_start_without_a_reason_or_with_numbers_that_cannot_hold_is_not_made(desk, letters):
+    group = {"fingerprint": letters[0].fingerprint}
+    with desk.client("ann") as client:
+        for wrong in ({"reason": ""}, {"at_once": "0"}, {"canary": "-1"}, {"per_second": "0"}, {"order": "random"}):
+            answer = client.post(START, data={**group, **ASKED, **wrong})
+            assert (answer.status_code, "errorlist" in answer.text) == (200, True)
+        assert client.post(START, data={"kind": "no such kind", **ASKED}).status_code == 404
+
+    assert jobs_of(desk, letters) == []
+
+
+def test_more_letters_than_a_page_can_take_down_are_left_to_the_command_line(log_in, desk):
+    task = f"desk.{uuid.uuid4().hex}"
+    letter = desk.bury(task=task)
+
+    def copy(wiring):
+        table = wiring.letters._house.tables.letters
+        columns = [name for name in table._quoted if name != "id"]
+        select = (
+            f"SELECT md5(number::text || %s), {table.list(columns)} FROM {table.name}, generate_series(1, 20000) number"
+        )
+        insert = f"INSERT INTO {table.name} (id, {table.list(columns)}) {select} WHERE task = %s"
+        wiring.letters._house.connection.run(lambda cursor: cursor.execute(insert, [task, task]))
+
+    desk.store(copy)
+    page = log_in("ann")
+    page.goto(f"{desk.url}{START}?task={task}")
+    with desk.client("ann") as client:
+        answer = client.post(START, data={"task": task, **ASKED})
+
+    assert "More than 20000 letters" in content(page)
+    assert page.get_by_role("button", name="Start").count() == 0
+    assert "use `safeguards replays start`" in answer.text
+    assert desk.letter(letter).state == "open"
+
+
+def test_texts_of_strangers_are_shown_as_they_are_written(log_in, desk):
+    nasty = "<script>alert(1)</script>\u202egnp.exe\x00\ud800"
+    letter = desk.bury(task=nasty, error_type=nasty, error_message=nasty, effect_possible=True)
+    page = log_in("ann")
+    alerts = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+
+    open_form(page, desk, [letter])
+    press(page, "What would happen?")
+    page.get_by_label("Reason").fill(nasty.replace("\ud800", "").replace("\x00", ""))
+    press(page, "Start")
+    shown = content(page)
+    page.goto(desk.url + REPLAYS)
+
+    assert alerts == []
+    assert "<script>alert(1)</script>" in shown
+    assert "\u202e" not in shown + page.locator("#result_list").inner_text()
+
+
+def test_a_job_that_cannot_be_read_is_said_to_be_so(log_in, desk, letters):
+    job = made(desk, letters)
+
+    def damage(wiring):
+        table = wiring.jobs._house.tables.jobs
+        values = ['{"status": "sleeping"}', row_id(desk.namespace, job.id)]
+        wiring.jobs._house.connection.run(lambda cursor: cursor.execute(table.update(("job",)), values))
+
+    desk.store(damage)
+    page = log_in("ann")
+    page.goto(desk.url + REPLAYS)
+    listed = page.locator("#result_list").inner_text()
+    page.goto(desk.url + path_of(desk, job))
+
+    assert "by ann" in listed
+    assert "damaged, or written by a newer version" in content(page)
+    assert page.get_by_role("button", name="Pause…").count() == 0
+
+
+def test_the_list_is_narrowed_and_searched(log_in, desk, letters):
+    job = made(desk, letters)
+    page = log_in("vera")
+
+    found = find(page, desk, job.id, REPLAYS).count()
+    page.goto(f"{desk.url}{REPLAYS}?status=done&q={job.id}")
+
+    assert (found, page.locator("#result_list tbody tr").count()) == (1, 0)
+    assert page.goto(f"{desk.url}{GROUPS}").status == 200
