@@ -7,6 +7,12 @@ from pathlib import Path
 
 _HEAD_CHARS = 80
 _DIGEST_CHARS = 40
+_BUILT_IN = ("celery.", "celery_safeguards.")
+
+
+def is_built_in(task: str) -> bool:
+    """Whether a task of this name is Celery's or this package's own: no project has written it, or declares it."""
+    return task.startswith(_BUILT_IN)
 
 
 def bounded_name(name: str, max_bytes: int) -> str:

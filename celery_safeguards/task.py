@@ -20,6 +20,7 @@ from typing import Any, ClassVar, cast
 import celery
 
 from celery_safeguards import headers as h
+from celery_safeguards._names import is_built_in
 from celery_safeguards.admission.plan import LockPlan, Plan
 from celery_safeguards.delivery.connections import choose_transport
 from celery_safeguards.errors import (
@@ -43,7 +44,6 @@ from celery_safeguards.wiring import Wiring
 
 NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
 """Failures that only repeat what a letter says already."""
-_CELERYS_OWN = "celery."
 _MARKS = "sg_marks"
 _STEPS = {
     f"celery_safeguards.worker.{name}"
@@ -90,7 +90,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         """
         super().on_bound(app)
         name = _registered_name(cls, app)
-        if name is None or name.startswith(_CELERYS_OWN):
+        if name is None or is_built_in(name):
             return
         try:
             cls.policy = Policy.of(merged_safeguards(cls))
@@ -116,16 +116,16 @@ class SafeTask(celery.Task):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a delivery with its safeguards, or a direct call without."""
         request = self.request_stack.top
-        if request is None or request.called_directly or request._protected or self.is_celerys_own:  # noqa: SLF001
+        if request is None or request.called_directly or request._protected or self.is_built_in:  # noqa: SLF001
             return super().__call__(*args, **kwargs)
         # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
         request._protected = 1  # noqa: SLF001
         return execute(self, request, args, kwargs)
 
     @property
-    def is_celerys_own(self) -> bool:
-        """Whether this is one of Celery's built-in tasks, which `Celery(task_cls=SafeTask)` derives from it too."""
-        return str(self.name).startswith(_CELERYS_OWN)
+    def is_built_in(self) -> bool:
+        """Whether this is no project's task: `Celery(task_cls=SafeTask)` derives Celery's own from it too."""
+        return is_built_in(str(self.name))
 
     @property
     def safe(self) -> Safe:
@@ -213,7 +213,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
         """
         request = self.request
-        if request.called_directly or self.is_celerys_own:
+        if request.called_directly or self.is_built_in:
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if args is not None or kwargs is not None:
             args, kwargs = self._retry_arguments(request, args, kwargs)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from celery_safeguards._names import is_built_in
 from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.findings import Finding
@@ -17,13 +18,13 @@ _MOST_NAMED = 5
 def guarded(app: Any) -> list[tuple[str, Any]]:
     """Return the tasks that have safeguards, by name."""
     tasks = sorted(app.tasks.items())
-    return [(name, task) for name, task in tasks if hasattr(task, "policy") and not task.is_celerys_own]
+    return [(name, task) for name, task in tasks if hasattr(task, "policy") and not task.is_built_in]
 
 
 def unguarded(app: Any) -> list[tuple[str, Any]]:
     """Return the project's other tasks, by name."""
     tasks = sorted(app.tasks.items())
-    return [(name, task) for name, task in tasks if not hasattr(task, "policy") and not name.startswith("celery.")]
+    return [(name, task) for name, task in tasks if not hasattr(task, "policy") and not is_built_in(name)]
 
 
 def named(names: Iterable[str]) -> str:

@@ -138,7 +138,7 @@ def planned_starts(case: Case) -> Iterator[PlannedStart]:
 
 def _policy_of(task: Any) -> RetryPolicy | None:
     policy = getattr(task, "policy", None)
-    if policy is None or not hasattr(policy, "retry") or getattr(task, "is_celerys_own", False):
+    if policy is None or not hasattr(policy, "retry") or getattr(task, "is_built_in", False):
         name = getattr(task, "name", None) or repr(task)
         raise ConfigurationError(f"{name} is no SafeTask: Celery retries it, by its own options")
     retry = policy.retry

@@ -14,7 +14,7 @@ from django_celery_safeguards.clearable import broker_urls, clearable_findings
 def project_findings(app: Any) -> Iterator[Finding]:
     """Return the tasks that lack what Celery gives every task here, and what a cache would wipe."""
     for name, task in sorted(app.tasks.items()):
-        if isinstance(task, SafeTask) and not isinstance(task, DjangoTask) and not task.is_celerys_own:
+        if isinstance(task, SafeTask) and not isinstance(task, DjangoTask) and not task.is_built_in:
             yield Finding(
                 "SG102",
                 f"{name} is built on celery_safeguards.SafeTask and lacks "

@@ -8,6 +8,9 @@ A replay job in a worker: a message for each part of it.
 So no message is kept for longer than a visibility timeout, and none keeps a child from the letters that it has sent:
 while a job only waits for their answers, its message waits in the broker. Two messages of one job do no harm: one
 runner has it, and the other waits for its lease, or ends with the job.
+
+It is a plain task: a project without guarded tasks is not given one by installing an app. A child that is killed while
+it runs a job leaves the job to be run by a person: it might be killed again and again.
 """
 
 import time
@@ -15,19 +18,26 @@ from typing import Any
 
 from celery import shared_task
 
-from celery_safeguards import RetryPolicy, Safeguards
+from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.jobs.job import JobNotOpen, NoSuchJob, ReplayJob
 from celery_safeguards.replay.running import run_job
 from celery_safeguards.wiring import Wiring
-from django_celery_safeguards.task import SafeTask
 
-RUN_REPLAY = "django_celery_safeguards.run_replay"
+RUN_REPLAY = "celery_safeguards.run_replay"
 PART_SECONDS = 10.0
 _WAIT_SECONDS = 1.0
-_SAFEGUARDS = Safeguards(repeatable=True, retry=RetryPolicy(attempts=10))
 
 
-@shared_task(bind=True, base=SafeTask, name=RUN_REPLAY, safeguards=_SAFEGUARDS, ignore_result=True)
+@shared_task(
+    bind=True,
+    name=RUN_REPLAY,
+    acks_late=True,
+    autoretry_for=(StoreUnavailable,),
+    retry_backoff=5,
+    retry_backoff_max=60,
+    max_retries=20,
+    ignore_result=True,
+)
 def run_replay(self: Any, job_id: str) -> None:
     """Run a job for ten seconds, or for as long as it has something to send, and leave the rest to the next message."""
     part = _Part(time.monotonic() + PART_SECONDS)

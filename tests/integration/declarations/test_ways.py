@@ -234,7 +234,7 @@ def test_app_may_make_all_its_tasks_guarded(namespace):
 
         assert pay.apply((7,)).get() == "op:7"
         assert isinstance(app.tasks[plain.name], SafeTask)
-        assert app.tasks["celery.chord_unlock"].is_celerys_own
+        assert app.tasks["celery.chord_unlock"].is_built_in
 
 
 def test_task_cls_may_be_given_by_name(namespace):
