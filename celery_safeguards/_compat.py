@@ -269,3 +269,20 @@ def sqs_timeout_seconds(channel: Any, queue: str) -> float:
     url = channel._resolve_queue_url(queue)  # noqa: SLF001
     answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
     return float(answer["Attributes"]["VisibilityTimeout"])
+
+
+def has_sqs_queue(channel: Any, queue: str) -> bool:
+    """
+    Whether SQS has a queue; blocks.
+
+    Whatever else kombu does with a queue makes it first (kombu 5.5 `transport/SQS.py`, 5.7 `transport/SQS/__init__.py`:
+    `Channel._new_queue`).
+    """
+    try:
+        channel._resolve_queue_url(queue)  # noqa: SLF001
+    except Exception as error:
+        # By name: their module is there only where boto3 is.
+        if type(error).__name__ in {"DoesNotExistQueueException", "UndefinedQueueException"}:
+            return False
+        raise
+    return True

@@ -23,6 +23,7 @@ from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.groups import list_groups, regroup, show_group, triage
 from celery_safeguards.cli.health import health
+from celery_safeguards.cli.ingesting import ingest
 from celery_safeguards.cli.keys import keys
 from celery_safeguards.cli.locks import locks
 from celery_safeguards.cli.overdue import overdue
@@ -44,7 +45,7 @@ def _safeguards(context: click.Context, **_preloaded: Any) -> None:
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
     click.pass_context(handle_preload_options(_safeguards))
 )
-for _command in (list_groups, regroup, replay, resume_letter, show_group, triage):
+for _command in (ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
     dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)

@@ -72,15 +72,15 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
 
 def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: str, error: BaseException) -> Letter:
     """Return the letter of a message as it came; see `keep_unread`."""
-    wire, fields = _wire_of(message), _fields_of(message)
+    wire, fields = wire_of_message(message), fields_of(message)
     lineage, now = Lineage.from_headers(wire.headers), wiring.clock.wall_seconds()
     task_id, retries = fields.get("id"), fields.get("retries")
     return Letter.capture(
         wire=wire,
         error=error_text(wiring, error),
-        id=lineage.letter_id or f"unread-{_digest(wire, task_id or message.delivery_tag)}",
-        task=_text(fields.get("task")),
-        task_id=_text(task_id),
+        id=lineage.letter_id or unread_id(wire, task_id or message.delivery_tag),
+        task=as_text(fields.get("task")),
+        task_id=as_text(task_id),
         kind=kind,
         reason=reason,
         # Nobody here has started it. Another worker may have, which knew the task.
@@ -94,7 +94,8 @@ def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: st
     ).capped(wiring.settings.max_letter_bytes)
 
 
-def _wire_of(message: Any) -> WireMessage:
+def wire_of_message(message: Any) -> WireMessage:
+    """Return a message of kombu's as it came, whole or not."""
     info = message.delivery_info if isinstance(message.delivery_info, Mapping) else {}
     return WireMessage(
         body=_body_of(message.body),
@@ -106,7 +107,7 @@ def _wire_of(message: Any) -> WireMessage:
     )
 
 
-def _fields_of(message: Any) -> Mapping[str, Any]:
+def fields_of(message: Any) -> Mapping[str, Any]:
     """Return where the message says what it is: its headers, or the body of protocol 1."""
     headers = message.headers
     if isinstance(headers, Mapping) and ("task" in headers or "id" in headers):
@@ -126,10 +127,15 @@ def _is_of_another(wiring: Wiring, letter: Letter) -> bool:
     return not letter.wire.delivery_info.get("redelivered") or stored.state not in {"open", "replaying"}
 
 
-def _digest(wire: WireMessage, name: Any) -> str:
+def unread_id(wire: WireMessage, name: Any) -> str:
+    """Return the id of the letter of a message that is not read; `name` is its task's id, or whatever names it."""
     # A tag of AMQP is a number of its channel, and names nothing after a redelivery.
-    named = name if isinstance(name, str) else ""
-    parts = (named.encode("utf-8", "surrogatepass"), str(wire.content_type).encode("utf-8", "surrogatepass"), wire.body)
+    return f"unread-{digest_of(wire, name if isinstance(name, str) else '')}"
+
+
+def digest_of(wire: WireMessage, name: str) -> str:
+    """Return a digest of a message's bytes and of what names it, the same at each delivery."""
+    parts = (name.encode("utf-8", "surrogatepass"), str(wire.content_type).encode("utf-8", "surrogatepass"), wire.body)
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
@@ -148,5 +154,6 @@ def _body_of(body: Any) -> bytes:
     return b"" if body is None else dumps(body).encode()
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return what should be text as text."""
     return value if isinstance(value, str) else "" if value is None else f"{value!r:.200}"

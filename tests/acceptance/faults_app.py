@@ -264,11 +264,15 @@ class Scene:
 
     def worker(self, *, concurrency=2, queues=None, sentry=False, **changes):
         """Start a worker and wait until it consumes; changes are Celery settings that JSON can hold."""
-        env = {apps.GATEWAY_URL: self.gateway.base_url, _SETTINGS: json.dumps({**self._where, **changes})}
+        env = self.environment(**changes)
         env |= {_SENTRY: "1"} if sentry else {}
         env |= {_DATABASE: json.dumps(self._workers_database)} if self._workers_database else {}
         module = f"{__name__}:app"
         return self._start_worker(module, env, concurrency=concurrency, queues=queues).wait_ready()
+
+    def environment(self, **changes):
+        """Return what a process needs to have this app as `faults_app.app`; changes: see `worker`."""
+        return {apps.GATEWAY_URL: self.gateway.base_url, _SETTINGS: json.dumps({**self._where, **changes})}
 
     def send(self, task, order_id, *, app=None, **options):
         """Publish and return the message's id."""
