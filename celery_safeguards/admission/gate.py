@@ -289,13 +289,16 @@ class Gate:
         series = record.series if record else ()
         if self.arrival.task_id not in series:
             series = (*series, self.arrival.task_id)
+        fingerprint = (record.fingerprint if record else "") or self.arrival.fingerprint
+        if record is not None and record.released:
+            fingerprint = self.arrival.fingerprint or fingerprint
         own = {
             "scope": self.key.scope,
             "key": self.key.key,
             "task": self._plan.task_name,
             "task_id": self.arrival.task_id,
             "series": series,
-            "fingerprint": (record.fingerprint if record else "") or self.arrival.fingerprint,
+            "fingerprint": fingerprint,
         }
         retention = None if keep else self._plan.idempotent.retention_seconds
         return Change(fields={**own, **fields}, after_seconds=after_seconds or {}, retention_seconds=retention)

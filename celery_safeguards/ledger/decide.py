@@ -15,7 +15,8 @@ What admit answers: one pure function of the record, the arriving message, the t
 | dead, another id | by `on_dead`: refuse, run, attach |
 | quarantined, another id | attach |
 | done | return the stored result |
-| any, same key with other arguments | conflict |
+| dead without an effect, its letter discarded, other arguments | a new series: nothing was done under the old ones |
+| any else, same key with other arguments | conflict |
 
 *Unknown* means that the body may have had an outside effect whose end nobody recorded. It is answered by `on_unknown`:
 run again, ask the outside first, or wait for a person. Whoever asks takes the claim first:
@@ -162,7 +163,8 @@ def decide(  # noqa: PLR0911 - the table, a row a return
     """Return what to do with a message that asks to be admitted. See the table at the top."""
     if record is None:
         return _without_record(arrival, policy, store)
-    if record.fingerprint and arrival.fingerprint and record.fingerprint != arrival.fingerprint:
+    has_other_arguments = record.fingerprint and arrival.fingerprint and record.fingerprint != arrival.fingerprint
+    if has_other_arguments and not (record.released and is_without_effect(record)):
         return Fail(Refusal.CONFLICT)
     match record.state:
         case State.IN_PROGRESS:
@@ -232,6 +234,11 @@ def _in_progress(record: Record, arrival: Arrival, policy: LedgerPolicy, store: 
         return Defer("its lease lapsed while the store was away", store.takeover_from_us)
     reason = "its owner was lost" if record.lost_us else "its lease lapsed"
     return _unknown(reason, doubt_of(record), record, policy, store)
+
+
+def is_without_effect(record: Record) -> bool:
+    """Whether work is dead, and certainly did nothing outside: no step of its body was begun."""
+    return record.state is State.DEAD and not record.effect_possible and not record.steps
 
 
 def doubt_of(record: Record) -> int:

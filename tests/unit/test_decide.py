@@ -472,3 +472,33 @@ def test_without_both_fingerprints_nothing_conflicts(missing):
     message = arrival(fingerprint="" if missing == "message" else "f")
 
     assert Return() == decide(done, message, policy(), view())
+
+
+# ----------------------------------------------------------------------------------- a discarded letter's key is free
+
+
+OTHER = {"fingerprint": "other"}
+
+
+def test_key_that_a_person_gave_free_takes_corrected_arguments():
+    """The usual repair: the amount was wrong, nothing was done, and the letter is discarded."""
+    record = buried(State.DEAD, fingerprint="f1", released=True)
+
+    assert decide(record, arrival(**OTHER), policy(), view()) == Go("its letter was discarded", new_series=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"released": False},
+        {"state": State.QUARANTINED},
+        {"effect_possible": True},
+        {"steps": {"charge": None}},
+    ],
+)
+def test_key_under_which_something_may_have_happened_does_not(changes):
+    """The old amount may have been charged; with the new one the order would be paid twice."""
+    given = {"fingerprint": "f1", "released": True, "state": State.DEAD, **changes}
+    record = buried(given.pop("state"), **given)
+
+    assert decide(record, arrival(**OTHER), policy(), view()) == Fail(Refusal.CONFLICT)
