@@ -28,6 +28,8 @@ BEGAN = "sg_began"
 """Wall time at which an unkeyed message's first attempt failed, seconds; a keyed one has it in its record."""
 LETTER = "sg_letter"
 """The dead letter that a replay came from."""
+EDITED_FROM = "sg_edited_from"
+"""The dead letter of which this message is an edited copy: work of its own, with a letter of its own if it dies."""
 VERDICT = "sg_verdict"
 """What a person said of quarantined work: `{"happened": true, "result": ...}` or `{"happened": false}`."""
 
@@ -58,6 +60,7 @@ class Lineage:
     deferred_since: float | None = None
     began: float | None = None
     letter_id: str | None = None
+    edited_from: str | None = None
     verdict: Mapping[str, Any] | None = None
 
     @classmethod
@@ -101,5 +104,6 @@ _READ: tuple[tuple[str, str, Callable[[object], Any]], ...] = (
     (DEFERRED_SINCE, "deferred_since", _real),
     (BEGAN, "began", _real),
     (LETTER, "letter_id", _text),
+    (EDITED_FROM, "edited_from", _text),
     (VERDICT, "verdict", _mapping),
 )

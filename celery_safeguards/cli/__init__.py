@@ -20,6 +20,7 @@ from celery.bin.base import handle_preload_options
 
 from celery_safeguards.cli.check import check
 from celery_safeguards.cli.dead import dead
+from celery_safeguards.cli.editing import edit_letter
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.groups import list_groups, regroup, show_group, triage
 from celery_safeguards.cli.health import health
@@ -45,7 +46,7 @@ def _safeguards(context: click.Context, **_preloaded: Any) -> None:
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
     click.pass_context(handle_preload_options(_safeguards))
 )
-for _command in (ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
+for _command in (edit_letter, ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
     dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)

@@ -177,6 +177,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
             ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),
             ("root, parent", f"{letter.root_id}, {letter.parent_id}"),
             ("canvas group", letter.group_id),
+            ("edited from", letter.edited_from),
             *arguments.shown,
             ("body", arguments.note or None),
             ("replay", ahead.refused or "possible"),

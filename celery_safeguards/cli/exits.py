@@ -9,7 +9,7 @@ from celery_safeguards.cli.text import complain
 from celery_safeguards.errors import ConfigurationError, SafeguardsError, StoreUnavailable
 from celery_safeguards.ingest import BrokerUnavailable
 from celery_safeguards.printable import clean
-from celery_safeguards.replay import NotPublished
+from celery_safeguards.replay import CopyNotPublished, NotPublished
 
 
 class Exit(IntEnum):
@@ -32,5 +32,5 @@ class ExitCodes(click.Group):
             raise click.UsageError(clean(str(error)), ctx) from error
         except SafeguardsError as error:
             complain(str(error))
-            is_away = isinstance(error, StoreUnavailable | NotPublished | BrokerUnavailable)
+            is_away = isinstance(error, StoreUnavailable | NotPublished | CopyNotPublished | BrokerUnavailable)
             raise click.exceptions.Exit(Exit.UNAVAILABLE if is_away else Exit.REFUSED) from error

@@ -4,13 +4,15 @@ What a step makes of a stored letter: pure functions that every store applies un
 See `deadletter.store` for the states, and for the race that `burial` decides.
 """
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
-from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError
 
 Change = Callable[[Letter], Letter | None]
@@ -18,6 +20,9 @@ Change = Callable[[Letter], Letter | None]
 
 OF_ONE_LETTER = (LetterNotOpen, LetterTruncated)
 """What a change raises of its letter alone: the others of a step go on."""
+EDIT_BEGUN = "edit begun"
+EDITABLE: tuple[State, ...] = ("open", "discarded")
+"""Where no message of the letter's own is under way; a discarded one has given its key free."""
 
 
 def as_buried(letter: Letter) -> Letter:
@@ -80,6 +85,32 @@ def end_of_replay(task_id: str, at_seconds: float | None) -> Change:
     return change
 
 
+def look_at(letter: Letter) -> str:
+    """Return what a person has seen of a letter: another text once it died again, or anything was done to it."""
+    seen = [letter.state, letter.replay_task_id, letter.burial, letter.last_failed_seconds]
+    whole = json.dumps([*seen, *(entry.plain for entry in letter.history)])
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def beginning_of_edit(new_task_id: str, who: str, detail: str, look: str, at_seconds: float | None) -> Change:
+    """Note an edited copy that is about to be sent, unless anything was done to the letter since it was looked at."""
+    entry = HistoryEntry(
+        at_seconds=or_now(at_seconds), what=EDIT_BEGUN, who=who, detail=f"as task {new_task_id}: {detail}"
+    )
+
+    def change(stored: Letter) -> Letter:
+        if stored.history and stored.history[-1] == entry:
+            # The answer to this very step was lost, and it is made again.
+            return stored
+        require_look(stored, look)
+        if stored.state not in EDITABLE:
+            raise LetterNotOpen(stored.id, stored.state, stored.replay_task_id)
+        stored.require_whole()
+        return stored.noted(entry)
+
+    return change
+
+
 def closing(note: str, at_seconds: float | None) -> Change:
     """Close a letter whose operation has succeeded."""
 
@@ -122,6 +153,19 @@ def require_state(letter: Letter, state: State) -> None:
     """
     if letter.state != state:
         raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
+
+
+def require_look(letter: Letter, look: str) -> None:
+    """
+    Refuse a letter that is not what was looked at any more.
+
+    Raises:
+        LetterChanged: with what was done last.
+
+    """
+    if look_at(letter) != look:
+        last = letter.history[-1] if letter.history else None
+        raise LetterChanged(letter.id, f"{last.what} by {last.who or 'the system'}" if last else "")
 
 
 def require_found(letter: Letter | None, letter_id: str) -> Letter:

@@ -24,6 +24,7 @@ from celery_safeguards.deadletter.fingerprint import fingerprint_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
 from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads
 from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.headers import EDITED_FROM
 from celery_safeguards.outcome import FailureKind
 
 FORMAT = 1
@@ -152,6 +153,11 @@ class Letter:
             "traceback": error.traceback,
         }
         return cls(wire=wire, **{**read, **given})
+
+    @property
+    def edited_from(self) -> str | None:
+        """The letter of which its message is an edited copy."""
+        return _text(self.wire.headers.get(EDITED_FROM))
 
     def to_json(self) -> str:
         """Return it as ASCII text, format version 1."""

@@ -88,6 +88,13 @@ class LetterSteps(ABC):
         """See `LetterStore.discard`."""
         return changes.require_found(self._apply(letter_id, changes.discarding(who, reason, at_seconds)), letter_id)
 
+    def begin_edit(
+        self, letter_id: str, new_task_id: str, who: str, detail: str, look: str, at_seconds: float | None = None
+    ) -> Letter:
+        """See `LetterStore.begin_edit`."""
+        change = changes.beginning_of_edit(new_task_id, who, detail, look, at_seconds)
+        return changes.require_found(self._apply(letter_id, change), letter_id)
+
     def add_note(
         self, letter_id: str, what: str, who: str | None, detail: str = "", at_seconds: float | None = None
     ) -> Letter:

@@ -58,6 +58,26 @@ class LetterNotOpen(SafeguardsError):
         return f"letter {self.letter_id} is {self.state}{under}"
 
 
+class LetterChanged(SafeguardsError):
+    """
+    Raised when something was done to a letter, or it has died again, since a person looked at it: nothing was changed.
+
+    Args:
+        letter_id: the letter.
+        last: what was done last, in words.
+
+    """
+
+    def __init__(self, letter_id: str, last: str = "") -> None:
+        super().__init__(letter_id, last)
+        self.letter_id = letter_id
+        self.last = last
+
+    def __str__(self) -> str:
+        last = f", last: {self.last}" if self.last else ""
+        return f"letter {self.letter_id} has changed since it was looked at{last}: look at it again"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Letters, newest failure first."""
@@ -224,6 +244,31 @@ class LetterStore(Protocol):
         Raises:
             ConfigurationError: `who` or `reason` is empty.
             LetterNotOpen: it is in any other state, above all replaying.
+            NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def begin_edit(
+        self, letter_id: str, new_task_id: str, who: str, detail: str, look: str, at_seconds: float | None = None
+    ) -> Letter:
+        """
+        Note that an edited copy is about to be sent, if the letter still is what `who` has looked at.
+
+        Of any number of callers with one look one is let through: whoever is first changes the history.
+
+        Args:
+            letter_id: an open or a discarded letter.
+            new_task_id: of the copy.
+            who: for its history.
+            detail: for its history.
+            look: `changes.look_at` of the letter as it was shown.
+            at_seconds: wall clock.
+
+        Raises:
+            LetterChanged: something was done to it since, or it has died again.
+            LetterNotOpen: it is in any other state.
+            LetterTruncated: the message is not whole.
             NoSuchLetter: no letter of that id.
 
         """

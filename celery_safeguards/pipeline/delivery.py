@@ -139,11 +139,18 @@ class Delivery:
         effect_possible: bool,
         error: ErrorText | None = None,
     ) -> Letter:
-        """Return the letter of this message; a record keeps one letter over all its series."""
+        """
+        Return the letter of this message.
+
+        A record keeps one letter over all its series, but for an edited copy of that very letter, whose message stays.
+        """
+        kept = record.letter_id if record else ""
+        if kept == self.lineage.edited_from:
+            kept = ""
         return compose_letter(
             self.wiring,
             self.request,
-            letter_id=(record.letter_id if record else "") or self.lineage.letter_id or new_letter_id(),
+            letter_id=kept or self.lineage.letter_id or new_letter_id(),
             kind=kind,
             reason=reason,
             effect_possible=effect_possible,

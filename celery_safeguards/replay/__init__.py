@@ -1,5 +1,6 @@
 """
-Letters back to work: `replay` sends one, `resume` one that was cut short, `replay_many` a whole list at a chosen pace.
+Letters back to work: `replay` sends one, `resume` one that was cut short, `replay_many` a whole list at a chosen pace;
+`send_edited` sends an edited copy of one, as work of its own.
 
 A batch promises a result for each letter. Two people who replay the same hundred letters at once send a hundred
 messages: each letter is won by one of them, and the other is told so.
@@ -15,14 +16,35 @@ from typing import Any
 from celery_safeguards.deadletter.letter import LetterTruncated, LetterUnreadable
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
+from celery_safeguards.replay.copying import Prepared, opened_at, prepare
 from celery_safeguards.replay.discarding import discard
+from celery_safeguards.replay.edit import Edit, EditRefused
+from celery_safeguards.replay.editing import CopyNotPublished, Edited, send_edited
 from celery_safeguards.replay.pace import Pace
 from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
 from celery_safeguards.replay.publishing import NotPublished
 from celery_safeguards.replay.send import Replayed, replay, resume
 from celery_safeguards.wiring import Wiring
 
-__all__ = ["Fate", "NotPublished", "ReplayRefused", "Replayed", "Result", "discard", "replay", "replay_many", "resume"]
+__all__ = [
+    "CopyNotPublished",
+    "Edit",
+    "EditRefused",
+    "Edited",
+    "Fate",
+    "NotPublished",
+    "Prepared",
+    "ReplayRefused",
+    "Replayed",
+    "Result",
+    "discard",
+    "opened_at",
+    "prepare",
+    "replay",
+    "replay_many",
+    "resume",
+    "send_edited",
+]
 
 
 class Fate(StrEnum):

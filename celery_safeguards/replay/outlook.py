@@ -6,6 +6,7 @@ from typing import Any
 from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.replay.edit_history import copies_in_words
 from celery_safeguards.replay.plan import (
     Need,
     ReplayRefused,
@@ -58,7 +59,7 @@ def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
     except (LetterTruncated, ReplayRefused) as error:
         return Outlook(refused=str(error))
     to = f"exchange {exchange}, routing key {routing_key}" if exchange else f"queue {routing_key}"
-    notes = (f"goes to {to} under a new task id", *message.left_behind)
+    notes = (f"goes to {to} under a new task id", *message.left_behind, *copies_in_words(letter))
     if letter.state == "replaying":
         return Outlook(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
     if letter.state != "open":

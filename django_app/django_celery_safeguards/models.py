@@ -191,6 +191,7 @@ class DeadLetter(models.Model):
             ("replay_deadletter", "Can replay dead letter"),
             ("discard_deadletter", "Can discard dead letter"),
             ("resolve_deadletter", "Can say whether a dead letter's work has happened"),
+            ("edit_deadletter", "Can send an edited copy of a dead letter"),
         )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),

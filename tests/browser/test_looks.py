@@ -7,7 +7,7 @@ import pytest
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.replay.choosing import Choice, make_job, named
 from django_celery_safeguards.sql import row_id
-from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS, open_letter
+from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS, open_letter, press
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}
@@ -32,6 +32,7 @@ _KEY_TEXTS = {
     "groups": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
     "group": (".sg-state", ".sg-box", ".sg-pairs th", ".sg-pairs td", ".object-tools a"),
     "triage": ("label", ".help", ".submit-row input"),
+    "edit": (".sg-json", ".help", "label", ".submit-row input", "#ahead li", "#ahead p", ".sg-history td"),
     "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
     "job": (".sg-state", ".sg-pairs th", ".sg-pairs td", ".sg-buttons input"),
 }
@@ -76,6 +77,8 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
     for where, path in {**groups, "triage": desk.path_of_group(letter, "triage")}.items():
         page.goto(desk.url + path)
         measured |= {(where, each): contrast(page, each) for each in _KEY_TEXTS[where]}
+    _check_an_edit(page, desk, desk.bury(task="desk.mail", effect_possible=True))
+    measured |= {("edit", each): contrast(page, each) for each in _KEY_TEXTS["edit"]}
     open_letter(page, desk, letter)
     measured |= {("letter", each): contrast(page, each) for each in _KEY_TEXTS["letter"]}
     page.get_by_role("button", name="It happened…").click()
@@ -88,6 +91,16 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
 
     assert background == BACKGROUNDS[theme]
     assert {} == {what: ratio for what, ratio in measured.items() if ratio < LEAST_CONTRAST}
+
+
+def _check_an_edit(page, desk, letter):
+    open_letter(page, desk, letter)
+    press(page, "Edit as new…")
+    page.get_by_label("Keyword arguments").fill("{}")
+    page.get_by_label("Not before").fill("2099-01-01T00:00+00:00")
+    page.get_by_label("Reason").fill("why")
+    press(page, "Check")
+    page.get_by_role("button", name="Send the copy").wait_for()
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
@@ -113,6 +126,8 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     page.get_by_role("button", name="Replay…").click()
     page.get_by_role("heading", name="Send this work again?").wait_for()
     widths["deed"] = page.evaluate("document.documentElement.scrollWidth")
+    _check_an_edit(page, desk, desk.bury(kwargs={"a": wide, wide: 1}, headers={"group": wide}, key=wide, scope=wide))
+    widths["edit"] = page.evaluate("document.documentElement.scrollWidth")
 
     assert {} == {path: width for path, width in widths.items() if width > viewport["width"]}
 
@@ -127,4 +142,7 @@ def test_pages_work_without_scripts(log_in, desk):
         with page.expect_navigation():
             page.get_by_role("button", name=name, exact=True).click()
 
-    assert (desk.letter(letter).state, desk.queued()) == ("replayed", 1)
+    _check_an_edit(page, desk, desk.bury())
+    press(page, "Send the copy")
+
+    assert (desk.letter(letter).state, desk.queued()) == ("replayed", 2)

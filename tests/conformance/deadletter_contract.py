@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from celery_safeguards.deadletter.changes import look_at
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
-from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.outcome import FailureKind
@@ -366,6 +367,66 @@ class LetterStoreContract:
 
         with pytest.raises(ConfigurationError, match="a name and a reason"):
             store.discard("l-1", who, reason, NOON)
+
+    @pytest.mark.parametrize("state", ["open", "discarded"])
+    def test_an_edit_of_what_was_looked_at_is_noted(self, store, state):
+        """The line stands before the copy is out: a copy without a trace is work that nobody has ordered."""
+        bring_to(store, state)
+        seen = store.get("l-1")
+
+        begun = store.begin_edit("l-1", "t-9", "ann", "changes queue: why", look_at(seen), NOON)
+
+        assert begun == store.get("l-1") == seen.noted(begun.history[-1])
+        assert begun.history[-1].plain == [NOON, "edit begun", "ann", "as task t-9: changes queue: why"]
+
+    def test_an_edit_that_is_begun_again_is_begun_once(self, store):
+        """A step whose answer was lost is made again, and must not take its own line for somebody else's."""
+        store.bury(letter())
+        look = look_at(store.get("l-1"))
+
+        first = store.begin_edit("l-1", "t-9", "ann", "why", look, NOON)
+
+        assert first == store.begin_edit("l-1", "t-9", "ann", "why", look, NOON)
+
+    def test_of_twenty_edits_at_once_of_one_look_one_begins(self, store):
+        """Two people mend the same order: the second must be told of the first."""
+        store.bury(letter())
+        look = look_at(store.get("l-1"))
+
+        results, errors = race(
+            RACERS, lambda number: store.begin_edit("l-1", f"t-{number}", f"person {number}", "why", look, NOON)
+        )
+
+        assert (len(results), {type(error) for error in errors}) == (1, {LetterChanged})
+        assert len(store.get("l-1").history) == 1
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            lambda store: store.add_note("l-1", "seen", "bob"),
+            lambda store: store.discard("l-1", "bob", "why"),
+            lambda store: store.begin_replay("l-1", "t-2", "bob", NOON),
+            lambda store: store.bury(second_burial()),
+        ],
+        ids=["noted", "discarded", "replayed", "died again"],
+    )
+    def test_an_edit_of_what_has_changed_is_refused(self, store, act):
+        """What was looked at is not there any more."""
+        store.bury(letter())
+        look = look_at(store.get("l-1"))
+        act(store)
+        changed = store.get("l-1")
+
+        with pytest.raises(LetterChanged, match="look at it again"):
+            store.begin_edit("l-1", "t-9", "ann", "why", look, NOON)
+        assert changed == store.get("l-1")
+
+    @pytest.mark.parametrize("state", ["replaying", "replayed", "closed"])
+    def test_an_edit_of_what_is_under_way_or_over_is_refused(self, store, state):
+        bring_to(store, state)
+
+        with pytest.raises(LetterNotOpen):
+            store.begin_edit("l-1", "t-9", "ann", "why", look_at(store.get("l-1")), NOON)
 
     def test_a_note_is_added_to_a_letter_that_is_over(self, store):
         """A late owner's success is the verdict that a person needs, whatever the state is."""

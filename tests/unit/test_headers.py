@@ -17,6 +17,7 @@ FULL = {
     h.DEFERRED_SINCE: 12.5,
     h.BEGAN: 11,
     h.LETTER: "l1",
+    h.EDITED_FROM: "l0",
     h.VERDICT: {"happened": True, "result": 3},
 }
 
@@ -32,6 +33,7 @@ def test_lineage_reads_what_a_message_says_of_its_past():
         deferred_since=12.5,
         began=11.0,
         letter_id="l1",
+        edited_from="l0",
         verdict={"happened": True, "result": 3},
     )
 

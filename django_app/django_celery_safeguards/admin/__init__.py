@@ -15,6 +15,7 @@ Not covered: letters in Redis. The pages then say where they are.
 | `letter_page` `letter_rows` | a letter's page; its row, read |
 | `prospects` | replay, discard, resolve, resume: who may, and what would happen |
 | `acting` | the page that asks, and what became of it |
+| `editing` `edit_form` | an edited copy: its page, its form |
 | `deeds` `forms` | what is done, without a request; what a person adds to it |
 | `replay_start` `replay_verbs` | a replay of many letters: the form that begins it; what can be done with it then |
 | `filters` `presenting` `sparkline` | what lists are narrowed by; values in words, and as a chart |

@@ -10,7 +10,7 @@ from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of
-from django_celery_safeguards.models import IdempotencyRecord, LetterGroup
+from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
 from django_celery_safeguards.sql import row_id
 
@@ -126,13 +126,15 @@ class LetterPage:
     def ids(self, obj: Any) -> SafeString | str:
         """What links it to other work."""
         letter = letter_of(obj)
-        named = (
+        origin = letter.edited_from
+        named: tuple[tuple[str, object], ...] = (
             ("letter", letter.id),
             ("task id", letter.task_id),
             ("replayed as", letter.replay_task_id),
             ("root", letter.root_id),
             ("parent", letter.parent_id),
             ("canvas group", letter.group_id),
+            ("edited from", origin and presenting.link_to(DeadLetter, row_id(obj.namespace, origin), origin)),
         )
         return presenting.pairs([(name, value) for name, value in named if value])
 

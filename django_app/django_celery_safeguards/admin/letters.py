@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
+from django_celery_safeguards.admin.editing import LetterEditing
 from django_celery_safeguards.admin.filters import (
     GroupFilter,
     KindFilter,
@@ -27,7 +28,7 @@ _FOUND_AT_MOST = 1_000
 _TASKS_AT_MOST = 500
 
 
-class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
+class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
     list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
@@ -79,6 +80,7 @@ class DeadLetterAdmin(LetterActions, LetterPage, ReadOnlyAdmin):
         """Add what can be done to letters; before the others, which take any path for an id."""
         return [
             path("do/<slug:deed>/", self.admin_site.admin_view(self.deed_view), name=self.deed_url),
+            path("<str:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=self.edit_url),
             *super().get_urls(),
         ]
 

@@ -11,9 +11,10 @@ PEOPLE = {
     "dora": ("view", "discard"),
     "sol": ("view", "resolve"),
     "tess": ("view", "triage"),
-    "blind": ("replay", "discard", "resolve", "triage"),
-    "ann": ("view", "replay", "discard", "resolve", "triage"),
-    "bob": ("view", "replay", "discard", "resolve", "triage"),
+    "edie": ("view", "edit"),
+    "blind": ("replay", "discard", "resolve", "triage", "edit"),
+    "ann": ("view", "replay", "discard", "resolve", "triage", "edit"),
+    "bob": ("view", "replay", "discard", "resolve", "triage", "edit"),
 }
 """Each with the permissions on dead letters; none is a superuser."""
 

@@ -1,0 +1,154 @@
+"""
+Edit as new, in the admin: a form, the page that says what will happen, and the sending.
+
+    button ──GET──▶ the form ──POST "Check"──▶ the form, and below it what would be sent and what would become of it
+                                └──POST "Send the copy"──▶ sent, if it is what was checked; a message, and a log entry
+
+What is sent is what was shown: the page carries a mark of the copy and of all that was said of it. A form that was
+changed after the check is checked again, and so is one whose key has moved on. And it carries a mark of the letter: one
+that was edited, replayed or discarded meanwhile, or has died again, is left alone, and shown as it is now.
+"""
+
+import time
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from celery_safeguards.deadletter.changes import EDITABLE, look_at, require_look
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated
+from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.printable import clean
+from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, opened_at, prepare, send_edited
+from celery_safeguards.replay.copying import known_queues
+from celery_safeguards.replay.locked import locked_fields
+from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
+from django_celery_safeguards.admin.letter_rows import reading_of
+from django_celery_safeguards.celery_apps import current_app_with_tasks
+
+PERMISSION = "django_celery_safeguards.edit_deadletter"
+_MESSAGE_CHARS = 500
+_LOCKED_CHARS = 300
+
+
+class LetterEditing:
+    """The button, and the view behind it."""
+
+    edit_url = "django_celery_safeguards_deadletter_edit"
+
+    def change_view(self: Any, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        """Show one letter, with the button for whoever may."""
+        row = self.get_object(request, object_id)
+        letter = None if row is None else reading_of(row).letter
+        is_offered = letter is not None and request.user.has_perm(PERMISSION) and _can_be_opened(letter)
+        context = {"edit_url": self._url_of_edit(object_id) if is_offered else "", **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
+
+    # What was sent is sent, whatever happens to the request afterwards, and so is its entry in the log.
+    @transaction.non_atomic_requests
+    def edit_view(self: Any, request: Any, object_id: str) -> Any:
+        """Show the form, say what would happen, or send."""
+        if request.method not in {"GET", "POST"}:
+            return HttpResponseNotAllowed(["GET", "POST"])
+        if not self.has_view_permission(request) or not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
+        row = self.get_object(request, object_id)
+        letter = None if row is None else reading_of(row).letter
+        if letter is None:
+            raise Http404(f"there is no letter {clean(object_id, 80)} that can be read")
+        app = current_app_with_tasks()
+        try:
+            form = _form_of(app, letter, request.POST if request.method == "POST" else None)
+            locked = [(each.name, clean(each.value, _LOCKED_CHARS), each.why) for each in locked_fields(letter)]
+        except (EditRefused, LetterTruncated) as error:
+            return self._show(request, row, letter, refused=clean(error))
+        if request.method != "POST" or not form.is_valid():
+            return self._show(request, row, letter, form=form, locked=locked)
+        look, prepared = request.POST.get("look", ""), None
+        try:
+            require_look(letter, look)
+            prepared = prepare(app, letter, form.edit())
+            answer = self._sent(request, row, prepared, form, look)
+        except SafeguardsError as error:
+            form.add_error(None, clean(error))
+            answer = None
+        return answer or self._show(request, row, letter, form=form, locked=locked, ahead=prepared)
+
+    def _sent(self: Any, request: Any, row: Any, prepared: Prepared, form: EditForm, look: str) -> Any:
+        """Send a copy that was shown as it is now; None: it was not, or consent is missing."""
+        asked = request.POST
+        if "send" not in asked or asked.get("checked") != mark_of(prepared, look):
+            return None
+        if prepared.consent and "may_run_twice" not in asked:
+            form.add_error(None, "It is sent only with consent: see below.")
+            return None
+        reason, who = form.cleaned_data["reason"], request.user.get_username()
+        consents = bool(prepared.consent)
+        try:
+            sent = send_edited(
+                current_app_with_tasks(),
+                prepared.letter.id,
+                who,
+                prepared.edit,
+                reason,
+                look=look,
+                may_run_twice=consents,
+            )
+        except SafeguardsError as error:
+            self.log_change(request, row, f"Edit as new: {clean(error, _MESSAGE_CHARS)}. Reason: {reason}")
+            if not isinstance(error, CopyNotPublished):
+                raise
+            self.message_user(request, f"{clean(error, _MESSAGE_CHARS)}.", messages.ERROR)
+        else:
+            said = f"a copy is sent as task {sent.task_id}, {prepared.notes[0]}"
+            self.log_change(request, row, f"Edit as new: {clean(said, _MESSAGE_CHARS)}. Reason: {reason}")
+            named = clean(prepared.letter.id, 80)
+            self.message_user(request, f"Letter {named}: {clean(said, _MESSAGE_CHARS)}.", messages.SUCCESS)
+        return HttpResponseRedirect(reverse(f"{self._named}_change", args=[row.pk], current_app=self.admin_site.name))
+
+    def _show(self: Any, request: Any, row: Any, letter: Letter, **context: Any) -> Any:
+        ahead: Prepared | None = context.get("ahead")
+        look = look_at(letter)
+        whole = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "Edit as new",
+            "subtitle": str(row),
+            "row": row,
+            "task": presenting.short(letter.task),
+            "look": look,
+            "checked": mark_of(ahead, look) if ahead else "",
+            "notes": presenting.lines(ahead.notes) if ahead else "",
+            "history": presenting.history(letter.history),
+            "media": self.media,
+            **context,
+        }
+        return TemplateResponse(request, "admin/django_celery_safeguards/edit.html", whole)
+
+    def _url_of_edit(self: Any, object_id: str) -> str:
+        return str(reverse(f"admin:{self.edit_url}", args=[object_id], current_app=self.admin_site.name))
+
+
+def _can_be_opened(letter: Letter) -> bool:
+    try:
+        opened_at(letter, time.time())
+    except (EditRefused, LetterTruncated):
+        return False
+    return letter.state in EDITABLE
+
+
+def _form_of(app: Any, letter: Letter, data: Any) -> EditForm:
+    if letter.state not in EDITABLE:
+        raise EditRefused(f"the letter is {letter.state}")
+    form = EditForm(data, opened_at(letter, time.time()), known_queues(app))
+    if form.size_bytes > MOST_FORM_BYTES:
+        raise EditRefused(
+            f"its arguments have {form.size_bytes} bytes as text, and {MOST_FORM_BYTES} fit into a page: "
+            "use celery -A <project> safeguards dead edit"
+        )
+    return form
