@@ -19,6 +19,7 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:job-letters:v1:<id>` | list | its letters, 500 in each entry | with its end |
 | `{sg:<ns>:0}:job-of-group:v1:<fingerprint>` | string | the last job of a group | never |
 | `{sg:<ns>:0}:jobs:v1` | sorted set | ids of jobs by time | never |
+| `{sg:<ns>:0}:term:v1:<term>` | sorted set | ids of the letters that are found by it, by time | with the last of them |
 
 All keys of a namespace share a hash tag, so that one script can touch several of them on a cluster. Retention is the
 key's TTL; a lease never is: a record that vanished with its lease would read as "never started".
@@ -119,6 +120,10 @@ class Keys:
     def job_of_group(self, fingerprint: str) -> str:
         """Return the key of a group's last job."""
         return f"{self.tag}:job-of-group:v1:{fingerprint}"
+
+    def term(self, term: str) -> str:
+        """Return the key of the ids of the letters that are found by a term."""
+        return f"{self.tag}:term:v1:{term}"
 
 
 class Script:

@@ -5,7 +5,9 @@ Each is declared once, with its unit and default; an unknown `safeguards_*` name
 worker with the nearest valid choice.
 """
 
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +22,8 @@ CHOICES = {
     "large_messages": ("warn", "deny"),
     "bury_expired": ("started", "always", "never"),
 }
+_ARGUMENT = re.compile(r"[^\W\d]\w*(\.[^.\s]+)*")
+_TEXTS = ("searchable_arguments", "sensitive_arguments")
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -91,6 +95,17 @@ class Settings:
     max_traceback_chars: int = 20_000
     """Tracebacks in records and letters keep their last part up to this length."""
 
+    searchable_arguments: tuple[str, ...] = ()
+    """Arguments that letters are found by: names of the task's parameters, dotted into mappings, such as `order_id` and
+    `customer.email`. The same wherever letters are written and looked for; after a change, say `dead regroup`."""
+
+    sensitive_arguments: tuple[str, ...] = ()
+    """Arguments that are personal or secret, with all that is in them. A searchable one is in the index as a hash that
+    is keyed by `search_secret`."""
+
+    search_secret: str | None = field(default=None, repr=False)
+    """Keys the hashes of sensitive arguments. In a Django project its `SECRET_KEY`, unless this is set."""
+
     health_interval_seconds: float = 5.0
     """Pause between two signs of life that a worker writes."""
 
@@ -110,7 +125,7 @@ class Settings:
             ConfigurationError: an unknown name, or a value of the wrong type or range.
 
         """
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         given = _given(app)
         for name in sorted(given.keys() - known):
             hint = nearest(f"{PREFIX}{name}", [f"{PREFIX}{each}" for each in known])
@@ -118,14 +133,20 @@ class Settings:
         if "store_url" not in given:
             # Eager execution is for tests of one process, which should need no server.
             given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else _offered_url)
+        if _offered_secret is not None:
+            given.setdefault("search_secret", _offered_secret)
         for name in ("spool_directory", "health_directory"):
             if given.get(name):
                 given[name] = Path(given[name])
+        for name in _TEXTS:
+            if isinstance(given.get(name), list):
+                given[name] = tuple(given[name])
         return cls(**given)
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_choices()
+        self._check_search()
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
         if self.store_url is not None and not isinstance(self.store_url, str):
@@ -146,14 +167,14 @@ class Settings:
             )
 
     def _check_numbers(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
                 continue
-            if field.name.endswith(("_seconds", "_bytes", "_chars")) and (
+            if each.name.endswith(("_seconds", "_bytes", "_chars")) and (
                 isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
             ):
-                raise ConfigurationError(f"{PREFIX}{field.name}={value!r}: give a number above 0")
+                raise ConfigurationError(f"{PREFIX}{each.name}={value!r}: give a number above 0")
 
     def _check_choices(self) -> None:
         for name, choices in CHOICES.items():
@@ -162,13 +183,35 @@ class Settings:
                 given = ", ".join(repr(each) for each in choices)
                 raise ConfigurationError(f"{PREFIX}{name}={value!r}: give one of {given}{nearest(value, choices)}")
 
+    def _check_search(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(x, str) and _ARGUMENT.fullmatch(x) for x in value):
+                raise ConfigurationError(
+                    f"{PREFIX}{name}={value!r}: give a list of arguments' names, such as ['order_id', 'customer.email']"
+                )
+        if self.search_secret is not None and not (isinstance(self.search_secret, str) and self.search_secret):
+            raise ConfigurationError(f"{PREFIX}search_secret: give a text; it is not shown here")
+        keyed = [each for each in self.searchable_arguments if is_under(each, self.sensitive_arguments)]
+        if keyed and self.search_secret is None:
+            raise ConfigurationError(
+                f"{PREFIX}search_secret is not set, and {PREFIX}sensitive_arguments has {', '.join(keyed)}, which is "
+                "searchable: without a secret whoever reads the index could guess the values"
+            )
+
     @property
     def renew_every_seconds(self) -> float:
         """Pause between two renewals."""
         return self.lease_seconds / 3
 
 
+def is_under(argument: str, names: Sequence[str]) -> bool:
+    """Whether an argument, dotted into mappings, is one of these or in one of them."""
+    return any(argument == name or argument.startswith(f"{name}.") for name in names)
+
+
 _offered_url: str | None = None
+_offered_secret: str | None = None
 
 
 def offer_store(url: str | None) -> None:
@@ -179,6 +222,12 @@ def offer_store(url: str | None) -> None:
     """
     global _offered_url  # noqa: PLW0603 - of the process, as the set-up of Django is
     _offered_url = url
+
+
+def offer_secret(secret: str | None) -> None:
+    """Name the secret of all apps of this process that are given none; see `offer_store`."""
+    global _offered_secret  # noqa: PLW0603 - see there
+    _offered_secret = secret
 
 
 def _given(app: Any) -> dict[str, Any]:

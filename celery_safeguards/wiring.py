@@ -29,6 +29,7 @@ from celery_safeguards.clock import Clock, SystemClock
 from celery_safeguards.conf import MEMORY_URL, Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
 from celery_safeguards.deadletter.redis import RedisLetterStore
+from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import ConfigurationError, nearest
@@ -78,6 +79,11 @@ class Wiring:
         if found is None:
             found = _WIRED.setdefault(app, cls.from_settings(Settings.of(app)))
         return found
+
+    @property
+    def search(self) -> Search:
+        """What letters are found by."""
+        return Search.of(self.settings)
 
     def atomic_store(self, alias: str, *, joined: bool) -> AtomicStore:
         """

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,9 +12,10 @@ from celery_safeguards.cli.text import complain, print_fields, print_json, print
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import STATES, Letter
+from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.printable import clean_lines, when
+from celery_safeguards.printable import clean, clean_lines, when
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.replay.outlook import Outlook, outlook
 from celery_safeguards.replay.plan import Need
@@ -64,7 +66,13 @@ def dead() -> None:
 
 
 @dead.command(name="list")
-@click.option("--state", type=click.Choice([*STATES, "any"]), default="open", show_default=True)
+@click.option("--find", "text", metavar="TEXT", help="By a key, an id, or a value of any searchable argument, exactly.")
+@click.option("--argument", metavar="NAME=VALUE", help="By the value of a searchable argument, exactly.")
+@click.option(
+    "--state",
+    type=click.Choice([*STATES, "any"]),
+    help="Only letters in this state.  [default: open; of a search: any]",
+)
 @click.option("--task", help="Only this task's.")
 @click.option("--kind", type=KINDS, help="Only failures of this kind.")
 @in_group
@@ -75,7 +83,9 @@ def dead() -> None:
 def list_letters(
     ctx: click.Context,
     *,
-    state: str,
+    text: str | None,
+    argument: str | None,
+    state: str | None,
     task: str | None,
     kind: str | None,
     fingerprint: str | None,
@@ -83,21 +93,28 @@ def list_letters(
     before: str | None,
     as_json: bool,
 ) -> None:
-    """List letters, the newest failure first."""
+    """List letters, the newest failure first: all, or what is searched for."""
+    wiring = Wiring.of(ctx.obj.app)
+    terms, sought = _sought(wiring.search, text, argument)
+    state = state or ("any" if terms else "open")
     wanted: Any = None if state == "any" else state
-    page = Wiring.of(ctx.obj.app).letters.list(
+    page = wiring.letters.list(
         limit=limit,
         before=before,
         state=wanted,
         task=task,
         kind=FailureKind(kind) if kind else None,
         fingerprint=fingerprint,
+        terms=terms,
     )
+    matched = {letter.id: wiring.search.matches(letter, sought) for letter in page.letters} if terms else {}
     if as_json:
-        letters = [_summary(letter) for letter in page.letters]
+        letters = [
+            {**_summary(letter), **({"matched": matched[letter.id]} if terms else {})} for letter in page.letters
+        ]
         print_json({"letters": letters, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
     else:
-        _print_page(page)
+        _print_page(page, matched)
     ctx.exit(Exit.DONE if page.letters or page.unreadable else Exit.REFUSED)
 
 
@@ -139,15 +156,33 @@ def discard(ctx: click.Context, letter_id: str, who: str, reason: str) -> None:
     complain(f"letter {letter_id} is discarded")
 
 
+def _sought(search: Search, text: str | None, argument: str | None) -> tuple[tuple[str, ...], str]:
+    """Return the terms of what is searched for, and its text."""
+    if text is not None and argument is not None:
+        raise click.UsageError("--find and --argument: give one of them")
+    if argument is not None:
+        name, equals, value = argument.partition("=")
+        if not equals or not value.strip():
+            raise click.UsageError(f"--argument {clean(argument, 80)}: give NAME=VALUE")
+        return search.argument_terms(name, value), argument
+    if text is not None and not text.strip():
+        raise click.UsageError("--find: give a text")
+    return ((), "") if text is None else (search.terms_for(text), text)
+
+
 def _summary(letter: Letter) -> dict[str, Any]:
     return {name: getattr(letter, name) for name in _SUMMARY}
 
 
-def _print_page(page: Page) -> None:
+def _print_page(page: Page, matched: Mapping[str, Sequence[str]]) -> None:
     if page.letters:
-        head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", "ERROR")
+        head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", *(["MATCHED"] if matched else []), "ERROR")
         rows = [
-            (each.id, each.state, each.kind, each.task, each.key or "-", when(each.last_failed_seconds), _error(each))
+            (
+                *(each.id, each.state, each.kind, each.task, each.key or "-", when(each.last_failed_seconds)),
+                *([", ".join(matched[each.id])] if matched else []),
+                _error(each),
+            )
             for each in page.letters
         ]
         print_table(head, rows)
@@ -167,6 +202,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
             ("group", letter.fingerprint),
             ("state", f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state),
             ("task", f"{letter.task} [{letter.task_id}]"),
+            ("before that", ", ".join(letter.earlier_task_ids) or None),
             ("key", letter.key),
             ("scope", letter.scope),
             ("kind", f"{letter.kind}, an outside effect is {'' if letter.effect_possible else 'not '}possible"),
@@ -180,6 +216,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
             ("edited from", letter.edited_from),
             *arguments.shown,
             ("body", arguments.note or None),
+            ("not found by", letter.terms_note or None),
             ("replay", ahead.refused or "possible"),
             ("replay needs", _OPTIONS[ahead.needs]),
             *(("", note) for note in ahead.notes),

@@ -8,8 +8,10 @@ from celery_safeguards.cli.dead import KINDS, as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.indexing import indexed
 from celery_safeguards.printable import when
 from celery_safeguards.wiring import Wiring
 
@@ -131,15 +133,22 @@ def triage(
 @click.pass_context
 def regroup(ctx: click.Context, as_json: bool) -> None:
     """
-    Count letters of an older version in their groups. Say once, after an upgrade.
+    Count letters of an older version in their groups, and have all letters found by what the settings say now.
 
-    Safe while workers run, when interrupted, and when said again: a letter is counted once.
+    Say it once after an upgrade, and when safeguards_searchable_arguments, safeguards_sensitive_arguments or their
+    secret have changed. Safe while workers run, when interrupted, and when said again: a letter is counted once.
     """
-    letters: LetterStore = Wiring.of(ctx.obj.app).letters
+    app = ctx.obj.app
+    wiring = Wiring.of(app)
+    letters: LetterStore = wiring.letters
     found, unreadable, cursor = 0, 0, None
+
+    def again(letter: Letter) -> Letter:
+        return indexed(wiring, letter, app.tasks)
+
     while True:
         page = letters.list(limit=_LETTERS_A_TRIP, before=cursor)
-        found += sum(letters.regroup(letter.id) for letter in page.letters)
+        found += sum(letters.regroup(letter.id, again) for letter in page.letters)
         unreadable += len(page.unreadable)
         cursor = page.next_cursor
         if cursor is None:
@@ -147,7 +156,7 @@ def regroup(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json({"letters": found, "unreadable": unreadable})
     else:
-        complain(f"{found} letters are in their groups, {unreadable} cannot be read")
+        complain(f"{found} letters are in their groups and in the index, {unreadable} cannot be read")
 
 
 def sparkline(group: LetterGroup, now_seconds: float) -> str:

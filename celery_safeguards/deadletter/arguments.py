@@ -14,6 +14,7 @@ from kombu.utils import json as kombu_json
 from celery_safeguards.deadletter.wire import WireMessage
 
 _KOMBU: Any = kombu_json
+_JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,27 +28,37 @@ class Arguments:
 
 def arguments_of(wire: WireMessage) -> Arguments:
     """Return a message's arguments without running anything that it brings."""
-    if wire.truncated:
-        return Arguments(note="the message is not whole")
-    if wire.content_type != "application/json":
-        return Arguments(
-            shown=(("body", repr(wire.body[:200])), *_as_described(wire)),
-            note=f"{len(wire.body)} bytes of {wire.content_type}, not decoded: only JSON is read here",
-        )
-    try:
-        text = wire.body.decode(wire.content_encoding or "utf-8")
-        args, kwargs, embed = json.loads(text, parse_constant=str)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        return Arguments(shown=(("body", repr(wire.body[:200])),), note=f"the body is no task message: {error}")
+    plain, note = plain_of(wire)
+    if plain is None:
+        described = () if wire.content_type == _JSON else _as_described(wire)
+        return Arguments(shown=() if wire.truncated else (("body", repr(wire.body[:200])), *described), note=note)
+    embed = plain["embed"]
     followed = [name for name, value in embed.items() if value] if isinstance(embed, dict) else []
     try:
-        typed_args, typed_kwargs, _ = _KOMBU.loads(text)
+        typed_args, typed_kwargs, _ = _KOMBU.loads(_text_of(wire))
     except Exception:  # noqa: BLE001  decoders are registered by users
-        typed_args, typed_kwargs = args, kwargs
+        typed_args, typed_kwargs = plain["args"], plain["kwargs"]
     shown = [("args", _safe_repr(typed_args)), ("kwargs", _safe_repr(typed_kwargs))]
     if followed:
         shown.append(("followed by", ", ".join(followed)))
-    return Arguments(plain={"args": args, "kwargs": kwargs, "embed": embed}, shown=tuple(shown))
+    return Arguments(plain=plain, shown=tuple(shown))
+
+
+def plain_of(wire: WireMessage) -> tuple[dict[str, Any] | None, str]:
+    """Return args, kwargs and embed as the JSON of the wire, or None and why they cannot be read."""
+    if wire.truncated:
+        return None, "the message is not whole"
+    if wire.content_type != _JSON:
+        return None, f"{len(wire.body)} bytes of {wire.content_type}, not decoded: only JSON is read here"
+    try:
+        args, kwargs, embed = json.loads(_text_of(wire), parse_constant=str)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        return None, f"the body is no task message: {error}"
+    return {"args": args, "kwargs": kwargs, "embed": embed}, ""
+
+
+def _text_of(wire: WireMessage) -> str:
+    return wire.body.decode(wire.content_encoding or "utf-8")
 
 
 def _as_described(wire: WireMessage) -> tuple[tuple[str, str], ...]:

@@ -55,9 +55,16 @@ def reburial(letter: Letter) -> Change:
             effect_possible=letter.effect_possible or (own_replay_died and stored.effect_possible),
             first_seen_seconds=stored.first_seen_seconds,
             history=(*stored.history, *letter.history, died_again),
+            earlier_task_ids=_earlier_ids(stored, letter),
         )
 
     return change
+
+
+def _earlier_ids(stored: Letter, letter: Letter) -> tuple[str, ...]:
+    """Return the task ids that a letter had, without the one that it has now."""
+    ids = dict.fromkeys((*stored.earlier_task_ids, stored.task_id, stored.replay_task_id))
+    return tuple(each for each in ids if each and each != letter.task_id)
 
 
 def beginning_of_replay(new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()) -> Change:

@@ -30,6 +30,7 @@ from celery_safeguards.outcome import FailureKind
 FORMAT = 1
 MAX_HISTORY = 100
 MAX_DETAIL_CHARS = 1_000
+MOST_EARLIER_IDS = 20
 _CAPPED_TEXT_CHARS = 2_000
 
 State = Literal["open", "replaying", "replayed", "closed", "discarded"]
@@ -120,6 +121,15 @@ class Letter:
     fingerprint: str = ""
     """Of its failure, the same for all of one cause; made from the whole texts unless it is given."""
 
+    earlier_task_ids: tuple[str, ...] = ()
+    """Under which it has died before, the newest last: a log line of the first failure still names it."""
+
+    terms: tuple[str, ...] = ()
+    """Of its searchable arguments; see `deadletter.terms`."""
+
+    terms_note: str = ""
+    """Which of them could not be read, and why."""
+
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("id='': a letter without an id would hide all others without one")
@@ -128,6 +138,8 @@ class Letter:
             if isinstance(value, str):
                 object.__setattr__(self, name, storable(value))
         object.__setattr__(self, "history", tuple(self.history)[-MAX_HISTORY:])
+        object.__setattr__(self, "earlier_task_ids", tuple(self.earlier_task_ids)[-MOST_EARLIER_IDS:])
+        object.__setattr__(self, "terms", tuple(self.terms))
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _fingerprint(self))
 
@@ -235,7 +247,7 @@ class Letter:
 
 _TEXTS = (
     *("task", "task_id", "root_id", "parent_id", "group_id", "chord"),
-    *("error_type", "error_message", "traceback", "reason", "host"),
+    *("error_type", "error_message", "traceback", "reason", "host", "terms_note"),
 )
 
 

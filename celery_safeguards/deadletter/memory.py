@@ -6,12 +6,13 @@ process, or a second process.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from celery_safeguards.deadletter import changes, group, store
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.steps import LetterSteps
+from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.outcome import FailureKind
 
 T = TypeVar("T")
@@ -27,6 +28,8 @@ class MemoryLetterStore(LetterSteps):
     def __init__(self) -> None:
         self._letters: dict[str, Letter] = {}
         self._groups: dict[str, group.LetterGroup] = {}
+        self._found: dict[str, set[str]] = {}
+        """Ids of letters by the terms that they are found by."""
         self._lock = threading.Lock()
 
     def bury(self, letter: Letter) -> bool:
@@ -50,11 +53,13 @@ class MemoryLetterStore(LetterSteps):
         task: str | None = None,
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
+        terms: Sequence[str] = (),
     ) -> store.Page:
         """See `LetterStore.list`."""
         changes.require_limit(limit)
         with self._lock:
-            letters = sorted(self._letters.values(), key=_place, reverse=True)
+            chosen = set().union(*(self._found.get(term, ()) for term in terms)) if terms else self._letters
+            letters = sorted((self._letters[each] for each in chosen), key=_place, reverse=True)
         if before is not None:
             seconds, name = changes.from_cursor(before)
             letters = [letter for letter in letters if _place(letter) < (seconds, _as_bytes(name))]
@@ -109,6 +114,10 @@ class MemoryLetterStore(LetterSteps):
     def _write(self, stored: Letter | None, changed: Letter | None, *, has_died: bool) -> Letter | None:
         if changed is not None:
             self._letters[changed.id] = changed
+            for term in () if stored is None else terms_of(stored):
+                self._found[term].discard(changed.id)
+            for term in terms_of(changed):
+                self._found.setdefault(term, set()).add(changed.id)
             if stored is not None:
                 left = self._groups[stored.fingerprint]
                 self._groups[stored.fingerprint] = group.without(left, stored.state)

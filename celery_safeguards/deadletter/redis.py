@@ -3,7 +3,7 @@ Dead letters in Redis: one hash for each letter and each group, sorted sets of t
 
 The promise: every change is one script that compares the letter's version, so of any number of writers in any number
 of processes each change has one winner, decided by the same functions as in every other store; and what a group
-counts is written by that same script.
+counts and what a letter is found by is written by that same script.
 
     t0 A reads version 5: open       t1 B reads version 5: open
     t2 B writes if 5 → 6: replaying  t3 A writes if 5 → refused; A reads 6, decides again: `LetterNotOpen`
@@ -18,12 +18,14 @@ state, which is true by then. Letters never expire. A server that evicts keys or
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from celery_safeguards._redis import Client, Keys, Script
 from celery_safeguards.deadletter import changes, group, redis_groups, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.redis_pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
+from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.outcome import FailureKind
 
 _READ = Script.of("deadletter/read_fields.lua")
@@ -32,6 +34,14 @@ _MAX_NAME_BYTES = 200
 _LETTERS_A_TRIP = 20
 
 Fields = list[list[str | None]]
+
+
+class _AsRead(NamedTuple):
+    """How a letter was stored when it was read: its version, the group that counts it, and the terms that find it."""
+
+    version: str
+    counted_in: str | None = None
+    terms: str = ""
 
 
 class RedisLetterStore(LetterSteps):
@@ -79,16 +89,19 @@ class RedisLetterStore(LetterSteps):
         task: str | None = None,
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
+        terms: Sequence[str] = (),
     ) -> store.Page:
         """
         See `LetterStore.list`.
 
         One call looks at no more than about 10,000 letters: a rare filter gets a short page and a cursor.
         """
-        given = {"state": state, "task": task, "kind": kind}
+        given = {"state": state, "task": task, "kind": kind, "group": fingerprint if terms else None}
         wanted = {name: str(value) for name, value in given.items() if value is not None}
-        key = self._keys.letters if fingerprint is None else self._keys.group_letters(fingerprint)
-        names, cursor = page_of(self._client, key, limit, before, lambda places: self._matching(places, wanted))
+        keys = [self._keys.term(term) for term in terms]
+        if not keys:
+            keys = [self._keys.letters if fingerprint is None else self._keys.group_letters(fingerprint)]
+        names, cursor = page_of(self._client, keys, limit, before, lambda places: self._matching(places, wanted))
         letters, unreadable = self._read_all(names)
         return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
@@ -116,28 +129,35 @@ class RedisLetterStore(LetterSteps):
             found = self._read(letter_id)
             if found is None:
                 return None
-            stored, version, counted_in = found
+            stored, as_read = found
             changed = change(stored)
-            if changed is None or self._write(changed, version, counted_in, has_died=has_died):
+            if changed is None or self._write(changed, as_read, has_died=has_died):
                 return changed
 
-    def _write(self, letter: Letter, version: str = "", counted_in: str | None = None, *, has_died: bool) -> bool:
-        """Write a letter unless it has another version than this by now; returns whether it is written."""
+    def _write(self, letter: Letter, as_read: _AsRead | None = None, *, has_died: bool) -> bool:
+        """Write a letter unless it is another by now than was read; returns whether it is written."""
+        version, counted_in, found_by = as_read or _AsRead("")
         name = _stored_name(letter.id)
         keys = [self._keys.letter(name), self._keys.letters, self._keys.groups]
         for fingerprint in (letter.fingerprint, counted_in):
             if fingerprint:
                 keys += [self._keys.group(fingerprint), self._keys.group_letters(fingerprint)]
+        terms = terms_of(letter)
+        dropped = [each for each in found_by.split() if each not in terms]
+        keys += [self._keys.term(term) for term in (*terms, *dropped)]
         fields = [uuid.uuid4().hex, letter.to_json(), letter.state, letter.task, letter.kind]
         score = repr(letter.last_failed_seconds)
         hour = str(group.hour_of(letter)) if has_died else ""
         tally: Sequence[str | int] = [letter.fingerprint, redis_groups.head_of(letter), hour, group.MOST_HOURS]
-        return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally]))
+        places: Sequence[str | int] = [" ".join(terms), len(terms), len(dropped)]
+        return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally, *places]))
 
-    def _read(self, letter_id: str) -> tuple[Letter, str, str | None] | None:
-        """Return a letter, its version, and the group that it is counted in."""
-        ((text, version, counted_in),) = self._read_fields([_stored_name(letter_id)], ["letter", "version", "group"])
-        return None if text is None or version is None else (Letter.from_json(text), version, counted_in)
+    def _read(self, letter_id: str) -> tuple[Letter, _AsRead] | None:
+        names = ["letter", "version", "group", "terms"]
+        ((text, version, counted_in, terms),) = self._read_fields([_stored_name(letter_id)], names)
+        if text is None or version is None:
+            return None
+        return Letter.from_json(text), _AsRead(version, counted_in, terms or "")
 
     def _read_all(self, names: Sequence[str]) -> tuple[tuple[Letter, ...], tuple[str, ...]]:
         found = [letter_or_error(text or "") for text in self._texts(names)]

@@ -49,7 +49,7 @@ class RedisGroups:
                     found[name] = group
             return [place for place in places if place[1] in found]
 
-        names, cursor = page_of(self._client, self._keys.groups, limit, before, matching)
+        names, cursor = page_of(self._client, [self._keys.groups], limit, before, matching)
         return GroupPage(
             groups=tuple(group for name in names if (group := found[name]) is not None),
             next_cursor=cursor,

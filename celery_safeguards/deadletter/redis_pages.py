@@ -22,7 +22,7 @@ Places = list[Place]
 
 def page_of(
     client: Client,
-    key: str,
+    keys: Sequence[str],
     limit: int,
     before: str | None,
     matching: Callable[[Places], Places] = lambda places: places,
@@ -34,7 +34,7 @@ def page_of(
 
     Args:
         client: of the store.
-        key: of the sorted set.
+        keys: of the sorted sets; what is in several is named once.
         limit: >= 1, names at most.
         before: cursor of an earlier page.
         matching: keeps some places of those it is given, in their order.
@@ -44,7 +44,7 @@ def page_of(
     place = None if before is None else changes.from_cursor(before)
     chosen: Places = []
     for _ in range(_MAX_TRIPS_A_PAGE):
-        places, is_end = _places_after(client, key, place)
+        places, is_end = _merged([_places_after(client, key, place) for key in keys])
         chosen += matching(places) if places else []
         if len(chosen) > limit:
             chosen = chosen[:limit]
@@ -59,6 +59,19 @@ def page_of(
 def as_bytes(name: str) -> bytes:
     """Return a name as Redis orders it."""
     return name.encode("utf-8", "surrogatepass")
+
+
+def _merged(found: Sequence[tuple[Places, bool]]) -> tuple[Places, bool]:
+    """Return the next places of several sets as those of one."""
+    unfinished = [places[-1] for places, is_end in found if not is_end]
+    # Beyond the nearest end of what was read, the set that ended there may hold more.
+    horizon = max(map(_order, unfinished)) if unfinished else None
+    places = {place for each, _ in found for place in each if horizon is None or _order(place) >= horizon}
+    return sorted(places, key=_order, reverse=True), not unfinished
+
+
+def _order(place: Place) -> tuple[float, bytes]:
+    return place[0], as_bytes(place[1])
 
 
 def _places_after(client: Client, key: str, place: Place | None) -> tuple[Places, bool]:

@@ -1,11 +1,12 @@
 """The steps of a letter's life and of a group's, for every store that changes one at once or not at all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from celery_safeguards.deadletter import changes, group
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
+from celery_safeguards.deadletter.store import as_it_is
 from celery_safeguards.errors import SafeguardsError
 
 
@@ -101,9 +102,9 @@ class LetterSteps(ABC):
         """See `LetterStore.add_note`."""
         return changes.require_found(self._apply(letter_id, changes.noting(what, who, detail, at_seconds)), letter_id)
 
-    def regroup(self, letter_id: str) -> bool:
+    def regroup(self, letter_id: str, indexed: Callable[[Letter], Letter] = as_it_is) -> bool:
         """See `LetterStore.regroup`."""
-        return self._apply(letter_id, lambda stored: stored) is not None
+        return self._apply(letter_id, indexed) is not None
 
     def declare_group(
         self,

@@ -22,7 +22,7 @@ Not covered: whether the replayed message takes effect once. That is the record'
 `deadletter.changes` decides; a store applies it under its own lock or compare-and-set.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,6 +102,11 @@ class GroupPage:
     """Groups that are stored but cannot be read, by their fingerprints."""
 
 
+def as_it_is(letter: Letter) -> Letter:
+    """Return a letter unchanged."""
+    return letter
+
+
 class LetterStore(Protocol):
     """
     Keeps letters, each change of one letter at once or not at all.
@@ -151,9 +156,19 @@ class LetterStore(Protocol):
         task: str | None = None,
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
+        terms: Sequence[str] = (),
     ) -> Page:
         """
-        Return letters, the newest failure first; `fingerprint`: of one group.
+        Return letters, the newest failure first.
+
+        Args:
+            limit: letters at most.
+            before: cursor of an earlier page.
+            state: in this state.
+            task: of this task.
+            kind: of this kind of failure.
+            fingerprint: of one group.
+            terms: that have one of these, see `deadletter.terms`; found by an index.
 
         A walk by cursor shows every letter that stays as it is once. One that dies again meanwhile moves to the
         front: it may be shown twice, or only to the next walk.
@@ -349,9 +364,16 @@ class LetterStore(Protocol):
         """Replace a group's note, `MOST_NOTE_CHARS` characters at most; raises as `declare_group`."""
         ...
 
-    def regroup(self, letter_id: str) -> bool:
+    def regroup(self, letter_id: str, indexed: Callable[[Letter], Letter] = as_it_is) -> bool:
         """
-        Count a letter of an older version in its group; returns whether there is such a letter.
+        Count a letter of an older version in its group, and write what it is found by into the index.
+
+        Args:
+            letter_id: the letter.
+            indexed: gives it the terms that its arguments have now.
+
+        Returns:
+            Whether there is such a letter.
 
         Safe when: called again, or on a letter that is counted already.
         """

@@ -1,12 +1,13 @@
--- Write a letter if it is still the one that was read, and count it in its group.
+-- Write a letter if it is still the one that was read, count it in its group, and have it found by its terms.
 --
--- KEYS[1]  hash of the letter: version, letter (JSON), state, task, kind, group (that it is counted in)
+-- KEYS[1]  hash of the letter: version, letter (JSON), state, task, kind, group (that it is counted in),
+--          terms (that it is found by)
 -- KEYS[2]  sorted set of all letters, score = last failure in seconds
 -- KEYS[3]  sorted set of all groups, score = last failure in seconds
 -- KEYS[4]  hash of its group, see `change_group.lua`
 -- KEYS[5]  sorted set of its group's letters
--- KEYS[6]  hash of the group that it was counted in when it was read; absent: none
--- KEYS[7]  sorted set of that group's letters
+-- KEYS     then, if it was counted in a group when it was read: that group's hash, and the set of its letters
+-- KEYS     then sorted sets of terms, score as above: first of those that it is found by, last of those no longer
 -- ARGV[1]  version of this write, unique to it
 -- ARGV[2]  the letter as JSON   ARGV[3] state   ARGV[4] task   ARGV[5] kind
 -- ARGV[6]  score                ARGV[7] the letter's stored name
@@ -14,6 +15,7 @@
 -- ARGV[9]  fingerprint          ARGV[10] what the group is, as JSON
 -- ARGV[11] hour of the failure; '': the letter only changes its state
 -- ARGV[12] how many hours a group remembers
+-- ARGV[13] all its terms, as text   ARGV[14] how many sets of terms it is in   ARGV[15] how many it leaves
 -- returns  1: written (also when this very write was made before: the answer was lost)   0: it has changed meanwhile
 
 local version, old_state, old_group = unpack(redis.call('HMGET', KEYS[1], 'version', 'state', 'group'))
@@ -25,7 +27,15 @@ if (version or '') ~= ARGV[8] then
 end
 redis.call('ZADD', KEYS[2], ARGV[6], ARGV[7])
 redis.call('HSET', KEYS[1], 'version', ARGV[1], 'letter', ARGV[2], 'state', ARGV[3],
-  'task', ARGV[4], 'kind', ARGV[5], 'group', ARGV[9])
+  'task', ARGV[4], 'kind', ARGV[5], 'group', ARGV[9], 'terms', ARGV[13])
+
+local dropped = #KEYS - tonumber(ARGV[15])
+for i = dropped - tonumber(ARGV[14]) + 1, dropped do
+  redis.call('ZADD', KEYS[i], ARGV[6], ARGV[7])
+end
+for i = dropped + 1, #KEYS do
+  redis.call('ZREM', KEYS[i], ARGV[7])
+end
 
 if old_group then
   redis.call('HINCRBY', KEYS[6], 'letters:' .. old_state, -1)

@@ -92,10 +92,10 @@ def keep(app: Any, message: Any, queue: str) -> Ingested:
         if known is not None:
             return _told(queue, Fate.KNOWN, known, known.reason)
         wiring = replace(wiring, spool=None)
-        is_new = write_letter(wiring, letter)
+        is_new = write_letter(wiring, letter, tasks=app.tasks)
         if not is_new and _is_nameless(message, letter):
             letter = replace(letter, id=f"{letter.id}-{uuid.uuid4().hex[:8]}")
-            is_new = write_letter(wiring, letter)
+            is_new = write_letter(wiring, letter, tasks=app.tasks)
     except LetterUnreadable as error:
         return _told(queue, Fate.LEFT, letter, str(error))
     return _told(queue, Fate.INGESTED if is_new else Fate.KNOWN, letter, letter.reason)

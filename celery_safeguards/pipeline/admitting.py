@@ -297,7 +297,7 @@ class Admission:
         came_from = delivery.lineage.letter_id or ""
         # A replay that ends as it did before belongs to the letter that it came from.
         letter = replace(letter, id=came_from if came_from.startswith(f"{why}-") else f"{why}-{delivery.request.id}")
-        write_letter(delivery.wiring, letter)
+        write_letter(delivery.wiring, letter, tasks=delivery.task.app.tasks)
         delivery.end(Outcome.DEAD_LETTERED, reason)
         raise (ConflictingPayload if kind is FailureKind.CONFLICT else DeadLettered)(letter.id, kind.value, reason)
 

@@ -10,6 +10,7 @@ a slow first burier cannot write *dead* over a replay that has started since:
     t3 A wakes and writes dead → refused: the fence is B's
 """
 
+import logging
 import os
 import socket
 import uuid
@@ -26,9 +27,11 @@ from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.indexing import indexed
 from celery_safeguards.signals import message_dead_lettered
 from celery_safeguards.wiring import Wiring
 
+logger = logging.getLogger(__name__)
 MAX_MESSAGE_CHARS = 4_000
 
 
@@ -46,13 +49,14 @@ def wire_of(request: Any) -> WireMessage:
     )
 
 
-def write_letter(wiring: Wiring, letter: Letter, *, store_is_away: bool = False) -> bool:
+def write_letter(wiring: Wiring, letter: Letter, *, tasks: Mapping[str, Any], store_is_away: bool = False) -> bool:
     """
-    Make a letter durable and announce it once.
+    Make a letter durable, to be found by its arguments, and announce it once.
 
     Args:
         wiring: the app's.
         letter: to be written.
+        tasks: the app's, which give its arguments their names.
         store_is_away: it is known to be, and not asked.
 
     Returns:
@@ -62,6 +66,9 @@ def write_letter(wiring: Wiring, letter: Letter, *, store_is_away: bool = False)
         StoreUnavailable: neither the store nor a spool took it; the message must not be acknowledged.
 
     """
+    letter = indexed(wiring, letter, tasks)
+    if letter.terms_note:
+        logger.warning("letter %s is not found by all of its arguments: %s", letter.id, letter.terms_note)
     is_new = bury_somewhere(letter, None if store_is_away else wiring.letters, wiring.spool) != "known"
     if is_new:
         message_dead_lettered.send(letter.task, letter=letter)

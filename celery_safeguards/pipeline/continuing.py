@@ -307,6 +307,6 @@ def _bury_continuation(task: Any, request: Any, error: Exception) -> NoReturn:
         attempts=0,
         key=Lineage.from_headers(request.headers).key,
     )
-    write_letter(wiring, letter)
+    write_letter(wiring, letter, tasks=task.app.tasks)
     end_delivery(task, request.id, Outcome.DEAD_LETTERED, letter.key, letter.reason)
     raise DeadLettered(letter.id, letter.kind.value, f"{text.type}: {text.message}") from error

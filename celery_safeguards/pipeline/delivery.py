@@ -170,7 +170,7 @@ class Delivery:
             StoreUnavailable: the letter is not durable.
 
         """
-        write_letter(self.wiring, letter_of(record))
+        write_letter(self.wiring, letter_of(record), tasks=self.task.app.tasks)
         return self.gate.finish_burial(record)
 
     def fail_buried(self, record: Record, cause: BaseException | None) -> NoReturn:

@@ -129,7 +129,7 @@ def refuse_publish(
         first_seen_seconds=now,
         last_failed_seconds=now,
     ).capped(wiring.settings.max_letter_bytes)
-    write_letter(wiring, letter)
+    write_letter(wiring, letter, tasks=task.app.tasks)
     return task.AsyncResult(task_id)
 
 
@@ -153,7 +153,7 @@ def bury_nameless(task: Any, request: Any, lineage: h.Lineage, error: KeyRefused
         error=error_text(wiring, error),
         attempts=0,
     )
-    write_letter(wiring, letter)
+    write_letter(wiring, letter, tasks=task.app.tasks)
     end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, str(error))
     raise DeadLettered(letter.id, FailureKind.DATA.value, str(error)) from error
 
@@ -221,7 +221,7 @@ def keep_refused(
         key=key,
         scope=plan.record_key(key).scope if plan is not None and key else None,
     ).capped(wiring.settings.max_letter_bytes)
-    write_letter(wiring, letter)
+    write_letter(wiring, letter, tasks=app.tasks)
     raise DeadLettered(letter.id, letter.kind.value, f"{text.type}: {text.message}") from error
 
 

@@ -237,7 +237,7 @@ def _bury(
         attempts=request.retries + 1,
     )
     try:
-        write_letter(wiring, letter)
+        write_letter(wiring, letter, tasks=task.app.tasks)
     except StoreUnavailable as error:
         end_delivery(task, request.id, Outcome.FENCED, None, f"its letter could not be written ({error})")
         raise DroppedLocally(str(error)) from error

@@ -166,7 +166,7 @@ def _is_buried(request: Any, error: BaseException, key: RecordKey | None) -> boo
     )
     keeper = keeper_of(request.app)
     try:
-        write_letter(wiring, letter, store_is_away=keeper is not None and keeper.is_store_away)
+        write_letter(wiring, letter, tasks=request.app.tasks, store_is_away=keeper is not None and keeper.is_store_away)
     except StoreUnavailable as away:
         logger.error("%s[%s]: its letter could not be written: %s", request.name, request.id, away)  # noqa: TRY400
         return False

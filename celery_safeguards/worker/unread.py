@@ -56,9 +56,9 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
     is_away = keeper is not None and keeper.is_store_away
     letter = letter_of_unread(wiring, message, kind, reason, error)
     try:
-        if not write_letter(wiring, letter, store_is_away=is_away) and _is_of_another(wiring, letter):
+        if not write_letter(wiring, letter, tasks=app.tasks, store_is_away=is_away) and _is_of_another(wiring, letter):
             letter = replace(letter, id=f"{letter.id}-{uuid.uuid4().hex[:8]}")
-            write_letter(wiring, letter, store_is_away=is_away)
+            write_letter(wiring, letter, tasks=app.tasks, store_is_away=is_away)
     except StoreUnavailable as away:
         logger.error("a message that is not read (%s) cannot be kept as a letter, and comes back: %s", reason, away)  # noqa: TRY400
         return False

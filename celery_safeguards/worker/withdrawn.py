@@ -77,7 +77,7 @@ def leave_letter(app: Any, context: SimpleNamespace, key: RecordKey | None, *, h
             key=key.key if key else None,
             scope=key.scope if key else None,
         )
-        write_letter(wiring, letter)
+        write_letter(wiring, letter, tasks=app.tasks)
     except StoreUnavailable as away:
         logger.warning("%s[%s]: %s, but its letter could not be written: %s", context.task, context.id, reason, away)
         return False

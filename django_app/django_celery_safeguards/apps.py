@@ -1,11 +1,14 @@
 """The app as Django finds it."""
 
+import contextlib
 from importlib import import_module
 
 from django.apps import AppConfig
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
-from celery_safeguards.conf import offer_store
+from celery_safeguards.conf import offer_secret, offer_store
 from celery_safeguards.diagnose.looks import look_also
 from django_celery_safeguards.looks import project_findings
 from django_celery_safeguards.names import APP
@@ -21,7 +24,8 @@ class SafeguardsConfig(AppConfig):
 
     def ready(self) -> None:
         """
-        Offer the project's default database as the store; register the system checks and what workers look after.
+        Offer the project's default database as the store, and its secret; register the system checks and what workers
+        look after.
 
         The database is taken where `safeguards_store_url` is not set and the broker is not Redis. A Redis broker comes
         first: it takes claims and locks faster, and a project that adds this app later keeps the records it has.
@@ -34,6 +38,9 @@ class SafeguardsConfig(AppConfig):
         import_module(f"{APP}.tasks")
 
         offer_store(f"django://{DEFAULT_DB_ALIAS}")
+        # A project that has none says so itself, wherever it needs one.
+        with contextlib.suppress(ImproperlyConfigured):
+            offer_secret(settings.SECRET_KEY)
         register_checks()
         look_also(project_findings)
         watch_tasks()

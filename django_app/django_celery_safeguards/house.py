@@ -112,3 +112,4 @@ class Tables:
         self.groups = Table(models.LetterGroup, wrapper)
         self.jobs = Table(models.ReplayJob, wrapper)
         self.job_parts = Table(models.ReplayJobPart, wrapper)
+        self.terms = Table(models.LetterTerm, wrapper)

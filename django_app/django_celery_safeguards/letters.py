@@ -3,31 +3,44 @@ Dead letters in the project's database.
 
 The promise: every change is a transaction that holds the letter's row from reading it to writing it, so of any number
 of writers in any number of processes each change has one winner, decided by the same functions as in every other store.
-What a group counts is written in that transaction.
+What a group counts and what a letter is found by is written in that transaction.
 
 Not covered: an answer that is lost. The change is then made once more, and the caller is told of the state that its own
 first try has brought about. Letters never expire.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter import changes, store
 from celery_safeguards.deadletter.group import GroupChange, GroupStatus, LetterGroup
-from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error, readable
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from django_celery_safeguards.house import House
 from django_celery_safeguards.letter_groups import Move, OrmGroups, page_of
+from django_celery_safeguards.letter_terms import OrmTerms, digest_of
 from django_celery_safeguards.models import NAME_CHARS
-from django_celery_safeguards.sql import row_id, shown
+from django_celery_safeguards.sql import parameters, row_id, shown
 
 _COLUMNS = (
     *("state", "task", "kind", "key", "scope", "group", "first_failed_us", "last_failed_us", "letter"),
-    *("task_id", "reason", "error", "attempts", "fingerprint", "namespace", "letter_id"),
+    *("task_id", "reason", "error", "attempts", "fingerprint", "terms_written", "namespace", "letter_id"),
 )
+
+
+class _AsRead(NamedTuple):
+    """A letter as it is stored, the group that counts it, and what its row says of its terms."""
+
+    letter: Letter
+    counted_in: str
+    terms_written: str
+
+
+_Write = tuple[_AsRead | None, Letter]
+"""A letter as it was read, and as it is now."""
 
 
 class OrmLetterStore(LetterSteps):
@@ -40,33 +53,29 @@ class OrmLetterStore(LetterSteps):
     def __init__(self, house: House) -> None:
         self._house = house
         self._groups = OrmGroups(house)
+        self._terms = OrmTerms(house)
 
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
 
         def act(cursor: Any) -> bool:
-            stored, counted_in = self._read(cursor, letter.id, self._house.dialect.for_update)
-            if stored is None:
-                buried = changes.as_buried(letter)
-                self._insert(cursor, buried)
-                self._groups.count(cursor, [(None, buried)], has_died=True)
-                return True
-            changed = changes.reburial(letter)(stored)
+            as_read = self._read(cursor, letter.id, self._house.dialect.for_update)
+            changed = changes.as_buried(letter) if as_read is None else changes.reburial(letter)(as_read.letter)
             if changed is not None:
-                self._update(cursor, changed)
-                self._groups.count(cursor, [((counted_in, stored.state), changed)], has_died=True)
+                self._write(cursor, [(as_read, changed)], has_died=True)
             return changed is not None
 
         return self._house.connection.transact(act)
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
-        return self._house.connection.run(lambda cursor: self._read(cursor, letter_id, "")[0], is_large=True)
+        found = self._house.connection.run(lambda cursor: self._read(cursor, letter_id, ""), is_large=True)
+        return None if found is None else found.letter
 
     def get_many(self, letter_ids: Sequence[str]) -> Mapping[str, Letter | LetterUnreadable]:
         """See `LetterStore.get_many`."""
-        rows = self._house.connection.run(lambda cursor: self._rows(cursor, letter_ids, ""), is_large=True)
-        return {id_: found for id_, (found, _) in rows.items()}
+        rows = self._house.connection.run(lambda cursor: self._several(cursor, letter_ids, ""), is_large=True)
+        return {id_: found.letter if isinstance(found, _AsRead) else found for id_, found in rows.items()}
 
     def list(
         self,
@@ -77,11 +86,16 @@ class OrmLetterStore(LetterSteps):
         task: str | None = None,
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
+        terms: Sequence[str] = (),
     ) -> store.Page:
         """See `LetterStore.list`."""
         given = {"state": state, "task": task, "kind": kind, "fingerprint": fingerprint}
         columns = ("id", "last_failed_us", "letter", "letter_id")
-        rows, cursor = page_of(self._house, self._house.tables.letters, columns, given, limit, before)
+        if terms:
+            ids, cursor = self._terms.page(terms, given, limit, before)
+            rows = self._rows_of(ids, columns)
+        else:
+            rows, cursor = page_of(self._house, self._house.tables.letters, columns, given, limit, before)
         found = [(name, letter_or_error(text)) for _, _, text, name in rows]
         letters = tuple(each for _, each in found if isinstance(each, Letter))
         unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
@@ -108,11 +122,10 @@ class OrmLetterStore(LetterSteps):
 
     def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
         def act(cursor: Any) -> Letter | None:
-            stored, counted_in = self._read(cursor, letter_id, self._house.dialect.for_update)
-            changed = None if stored is None else change(stored)
-            if stored is not None and changed is not None:
-                self._update(cursor, changed)
-                self._groups.count(cursor, [((counted_in, stored.state), changed)], has_died=False)
+            as_read = self._read(cursor, letter_id, self._house.dialect.for_update)
+            changed = None if as_read is None else change(as_read.letter)
+            if changed is not None:
+                self._write(cursor, [(as_read, changed)], has_died=False)
             return changed
 
         return self._house.connection.transact(act)
@@ -120,50 +133,75 @@ class OrmLetterStore(LetterSteps):
     def _apply_each(self, wanted: Mapping[str, changes.Change]) -> Mapping[str, Letter | SafeguardsError | None]:
         def act(cursor: Any) -> Mapping[str, Letter | SafeguardsError | None]:
             made: dict[str, Letter | SafeguardsError | None] = dict.fromkeys(wanted)
-            moves: list[Move] = []
+            writes: list[_Write] = []
             # All rows are held before the first is changed, in the order of their names: as whoever else holds several.
-            for letter_id, row in self._rows(cursor, list(wanted), self._house.dialect.for_update).items():
+            for letter_id, found in self._several(cursor, list(wanted), self._house.dialect.for_update).items():
+                if isinstance(found, LetterUnreadable):
+                    made[letter_id] = found
+                    continue
                 try:
-                    stored = readable(row[0])
-                    changed = made[letter_id] = wanted[letter_id](stored)
-                except (*changes.OF_ONE_LETTER, LetterUnreadable) as error:
+                    changed = made[letter_id] = wanted[letter_id](found.letter)
+                except changes.OF_ONE_LETTER as error:
                     made[letter_id] = error
                     continue
                 if changed is not None:
-                    moves.append(((row[1], stored.state), changed))
-            if moves:
-                rows = [self._row(letter) for _left, letter in moves]
-                cursor.executemany(self._house.tables.letters.update(_COLUMNS), rows)
-                self._groups.count(cursor, moves, has_died=False)
+                    writes.append((found, changed))
+            self._write(cursor, writes, has_died=False)
             return made
 
         return self._house.connection.transact(act)
 
-    def _read(self, cursor: Any, letter_id: str, for_update: str) -> tuple[Letter | None, str]:
-        """Return a letter, and the group that it is counted in."""
-        select = self._house.tables.letters.select(("letter", "fingerprint")) + for_update
+    def _read(self, cursor: Any, letter_id: str, for_update: str) -> _AsRead | None:
+        select = self._house.tables.letters.select(("letter", "fingerprint", "terms_written")) + for_update
         cursor.execute(select, [self._id(letter_id)])
         row = cursor.fetchone()
-        return (None, "") if row is None else (Letter.from_json(row[0]), row[1])
+        return None if row is None else _AsRead(Letter.from_json(row[0]), row[1], row[2])
 
-    def _rows(
+    def _several(
         self, cursor: Any, letter_ids: Sequence[str], for_update: str
-    ) -> dict[str, tuple[Letter | LetterUnreadable, str]]:
-        """Return those letters that are there, and the groups that they are counted in."""
+    ) -> dict[str, _AsRead | LetterUnreadable]:
+        """Return those letters that are there, in the order of their rows' names."""
         names = {self._id(letter_id): letter_id for letter_id in letter_ids}
         if not names:
             return {}
         table = self._house.tables.letters
-        columns = ("id", "letter", "fingerprint")
+        columns = ("id", "letter", "fingerprint", "terms_written")
         select = f"{table.select_some(columns, len(names))} ORDER BY {table.list(['id'])}{for_update}"
         cursor.execute(select, list(names))
-        return {names[id_]: (letter_or_error(text), group) for id_, text, group in cursor.fetchall()}
+        found: dict[str, _AsRead | LetterUnreadable] = {}
+        for id_, text, counted_in, terms_written in cursor.fetchall():
+            letter = letter_or_error(text)
+            found[names[id_]] = (
+                letter if isinstance(letter, LetterUnreadable) else _AsRead(letter, counted_in, terms_written)
+            )
+        return found
 
-    def _insert(self, cursor: Any, letter: Letter) -> None:
-        cursor.execute(self._house.tables.letters.insert((*_COLUMNS, "id")), self._row(letter))
+    def _write(self, cursor: Any, writes: Sequence[_Write], *, has_died: bool) -> None:
+        """Write letters, either new ones or in place of what was read, and count them."""
+        if not writes:
+            return
+        table = self._house.tables.letters
+        statement = table.insert((*_COLUMNS, "id")) if writes[0][0] is None else table.update(_COLUMNS)
+        cursor.executemany(statement, [self._row(letter) for _, letter in writes])
+        for as_read, letter in writes:
+            self._terms.write(cursor, self._id(letter.id), letter, "" if as_read is None else as_read.terms_written)
+        # Last: of all that is written here, others wait for the group's row alone.
+        self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)
 
-    def _update(self, cursor: Any, letter: Letter) -> None:
-        cursor.execute(self._house.tables.letters.update(_COLUMNS), self._row(letter))
+    def _rows_of(self, ids: Sequence[str], columns: tuple[str, ...]) -> Sequence[Any]:
+        """Return rows in the order of their ids; one that somebody has deleted is left out."""
+        if not ids:
+            return []
+        table = self._house.tables.letters
+        where = f"{table.list(['id'])} IN ({parameters(len(ids))})"
+        select = f"SELECT {table.list(columns)} FROM {table.name} WHERE {where}"
+
+        def act(cursor: Any) -> dict[str, Any]:
+            cursor.execute(select, list(ids))
+            return {row[0]: row for row in cursor.fetchall()}
+
+        found = self._house.connection.run(act, is_large=True)
+        return [found[each] for each in ids if each in found]
 
     def _row(self, letter: Letter) -> Sequence[Any]:
         error = f"{letter.error_type}: {letter.error_message}" if letter.error_type else letter.error_message
@@ -177,6 +215,7 @@ class OrmLetterStore(LetterSteps):
             *(shown(text, NAME_CHARS) for text in (letter.task_id, letter.reason, error)),
             letter.attempts,
             letter.fingerprint,
+            digest_of(letter),
             self._house.namespace,
             shown(letter.id, NAME_CHARS),
             self._id(letter.id),
@@ -184,3 +223,7 @@ class OrmLetterStore(LetterSteps):
 
     def _id(self, letter_id: str) -> str:
         return row_id(self._house.namespace, letter_id)
+
+
+def _move(as_read: _AsRead | None, letter: Letter) -> Move:
+    return None if as_read is None else (as_read.counted_in, as_read.letter.state), letter

@@ -182,6 +182,9 @@ class DeadLetter(models.Model):
     fingerprint = models.CharField(max_length=32, blank=True, db_default="")
     """Of the group that it is counted in."""
 
+    terms_written = models.CharField(max_length=32, blank=True, db_default="")
+    """Digest of its rows in `LetterTerm`; empty: it has none yet."""
+
     class Meta:
         """Newest failure first, of all, of those in one state, of one task; exact searches; what a person may do."""
 
@@ -204,6 +207,31 @@ class DeadLetter(models.Model):
 
     def __str__(self) -> str:
         return clean(self.letter_id)
+
+
+class LetterTerm(models.Model):
+    """One term that a dead letter is found by; see `celery_safeguards.deadletter.terms`."""
+
+    id = models.BigAutoField(primary_key=True)
+    namespace = models.CharField(max_length=100)
+    term = models.CharField(max_length=32)
+    letter_row = models.CharField(max_length=64)
+    last_failed_us = models.BigIntegerField()
+    """Of the letter: the newest of a term are the end of a range of the index."""
+
+    class Meta:
+        """By term, for searches; by letter, to be written anew."""
+
+        verbose_name = "term of a dead letter"
+        verbose_name_plural = "terms of dead letters"
+        default_permissions = ONLY_VIEW
+        indexes = (
+            models.Index(fields=["namespace", "term", "last_failed_us", "letter_row"], name="sg_term_failed"),
+            models.Index(fields=["letter_row"], name="sg_term_letter"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.term} of {self.letter_row}"
 
 
 class LetterGroup(models.Model):

@@ -26,6 +26,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.indexing import indexed
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.sql import row_id
 from tests.browser.desk import where
@@ -139,7 +140,7 @@ class Desk:
             "host": "worker-3",
             "pid": 4711,
         }
-        letter = Letter(**{**given, **changes})
+        letter = self.store(lambda wiring: indexed(wiring, Letter(**{**given, **changes}), self.app.tasks))
         assert self.store(lambda wiring: wiring.letters.bury(letter))
         self.buried.append(letter.id)
         return letter

@@ -44,6 +44,35 @@ def test_letter_is_found_by_each_of_its_names(desk, by):
     assert [letter.id] == found
 
 
+@pytest.mark.parametrize("by", ["root id", "correlation id", "earlier task id", "argument", "name=value", "sensitive"])
+def test_letter_is_found_by_what_its_terms_are(desk, by):
+    """What a customer names is an argument; what a log line names may be the task that began it all."""
+    number = f"n-{by.replace(' ', '-').replace('=', '-')}"
+    kwargs = {"order_id": number, "amount": -1, "customer": {"email": f"{number}@example.com"}}
+    letter = desk.bury(task="desk.note", kwargs=kwargs, root_id=f"root-{number}")
+    desk.change(letter, earlier_task_ids=(f"earlier-{number}",))
+    desk.bury(kwargs={"order_id": "another"})
+    term = {
+        "root id": letter.root_id,
+        "correlation id": letter.wire.properties["correlation_id"],
+        "earlier task id": f"earlier-{number}",
+        "argument": number,
+        "name=value": f"order_id={number}",
+        "sensitive": f"customer.email={number.upper()}@Example.com",
+    }[by]
+    with desk.client("vera") as client:
+        found, half = named(desk, client, q=term), named(desk, client, q=term[:-1])
+
+    assert ([letter.id], []) == (found, half)
+
+
+def test_search_box_says_what_can_be_found(desk):
+    with desk.client("vera") as client:
+        text = client.get(LETTERS).text
+
+    assert "order_id=value (of order_id, customer.email)" in text
+
+
 def test_search_does_not_read_the_letters_themselves(desk):
     """A search through every stored message would stop the database that the workers need."""
     desk.bury(kwargs={"needle": "in-the-arguments-alone"})

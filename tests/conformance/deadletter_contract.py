@@ -167,7 +167,7 @@ class LetterStoreContract:
         assert store.bury(second_burial()) is True
 
         found = store.get("l-1")
-        assert second_burial(first_seen_seconds=NOON) == replace(found, history=())
+        assert second_burial(first_seen_seconds=NOON, earlier_task_ids=("t-1",)) == replace(found, history=())
         assert [entry.what for entry in found.history] == ["replay begun", "replayed", "died again"]
 
     def test_a_reopened_letter_still_tells_the_first_error(self, store):

@@ -10,10 +10,12 @@ from celery_safeguards._redis import Client, Keys
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
 from tests.conformance.groups_contract import LetterGroupContract
+from tests.conformance.search_contract import LetterSearchContract
 from tests.conformance.several_contract import SeveralLettersContract
 from tests.support.sockets import Cutter, free_port
 
@@ -46,6 +48,10 @@ class TestLetterGroups(LetterGroupContract):
 
 
 class TestSeveralLetters(SeveralLettersContract):
+    pass
+
+
+class TestLetterSearch(LetterSearchContract):
     pass
 
 
@@ -162,6 +168,7 @@ def test_everything_is_kept_under_the_namespace(redis_letters, redis_client, nam
 
     keys, group = Keys(namespace), letter().fingerprint
     kept = {keys.letters, keys.letter("l-1"), keys.groups, keys.group(group), keys.group_letters(group)}
+    kept |= {keys.term(term) for term in terms_of(letter())}
     assert kept == set(redis_client.scan_iter(f"*{namespace}*"))
 
 

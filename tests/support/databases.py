@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
-from celery_safeguards.conf import offer_store
+from celery_safeguards.conf import offer_secret, offer_store
 from celery_safeguards.diagnose import looks
 
 APP = "django_celery_safeguards"
@@ -29,6 +29,7 @@ def set_up():
         django.setup()
         # Tests without a project run in this process, too.
         offer_store(None)
+        offer_secret(None)
         looks._LOOKS.clear()
 
 

@@ -103,6 +103,11 @@ def test_unknown_name_is_refused_with_the_nearest(read):
         ("strict", "no"),
         ("strict", 1),
         ("store_url", 7),
+        ("searchable_arguments", "order_id"),
+        ("searchable_arguments", ("order_id", 7)),
+        ("searchable_arguments", ("order id",)),
+        ("searchable_arguments", ("customer..email",)),
+        ("sensitive_arguments", {"email": True}),
     ],
 )
 def test_value_that_cannot_hold_is_refused_by_name_and_value(read, name, value):
@@ -157,3 +162,29 @@ def test_own_store_comes_before_the_broker(read):
 def test_spool_directory_may_be_text_or_path(read, given):
     """Environment variables are text, settings files have paths."""
     assert read(safeguards_spool_directory=given).spool_directory == Path("/var/spool/letters")
+
+
+def test_arguments_that_letters_are_found_by_are_a_list_of_names(read):
+    settings = read(safeguards_searchable_arguments=["order_id", "customer.e-mail"])
+
+    assert settings.searchable_arguments == ("order_id", "customer.e-mail")
+
+
+@pytest.mark.parametrize("sensitive", [["customer.email"], ["customer"]])
+def test_sensitive_argument_that_is_searchable_needs_a_secret(read, sensitive):
+    """A plain hash of an address is the address, to whoever has a list of addresses."""
+    searched = {"safeguards_searchable_arguments": ["customer.email"], "safeguards_sensitive_arguments": sensitive}
+
+    with pytest.raises(ConfigurationError, match="safeguards_search_secret is not set"):
+        read(**searched)
+    assert read(**searched, safeguards_search_secret="s3cret").search_secret == "s3cret"
+    # Its terms are plain, and so is a sensitive argument that nobody can search for.
+    assert read(**{**searched, "safeguards_sensitive_arguments": ["customers", "customer.email.domain"]})
+
+
+def test_secret_is_in_no_error_and_no_repr(read):
+    with pytest.raises(ConfigurationError) as refused:
+        read(safeguards_search_secret=b"s3cret")
+
+    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in repr(read(safeguards_search_secret="s3cret"))

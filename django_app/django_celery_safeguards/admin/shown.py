@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery_safeguards.conf import Settings
+from celery_safeguards.deadletter.search import Search
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.celery_apps import current_app
@@ -27,6 +28,15 @@ class Shown:
     alias: str | None = None
     namespace: str = ""
     notice: str = ""
+
+
+def shown_search() -> Search:
+    """Return what letters of the project's Celery app are found by, beside their names."""
+    try:
+        return Wiring.of(current_app()).search
+    except ConfigurationError:
+        # The list says so itself: `Shown.notice`.
+        return Search()
 
 
 def shown_store() -> Shown:

@@ -21,6 +21,9 @@ def make_app(store_url, **options):
             safeguards_store_url=store_url,
             result_backend="disabled://",
             task_publish_retry_policy={"max_retries": 0},
+            safeguards_searchable_arguments=["order_id", "customer.email"],
+            safeguards_sensitive_arguments=["customer"],
+            safeguards_search_secret="of the desk",
         )
     )
     add_tasks(app)

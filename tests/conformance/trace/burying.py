@@ -15,7 +15,7 @@ def put_letter(world, run, expected):
     """Write the letter of the dying record; `expected` is whether the trace has it written, or found."""
     world.require(run.phase == "bury")
     before = world.letter()
-    write_letter(world.workers.wiring_of(run), letter_of(run.record))
+    write_letter(world.workers.wiring_of(run), letter_of(run.record), tasks={})
     run.phase = "lettered"
     return expected == ("exists" if before == world.letter() else "written")
 

@@ -1,0 +1,124 @@
+"""
+A search reads a range of an index from its end, whatever the tables hold: what the database says of its own plan.
+"""
+
+import pytest
+from django.db import connections
+
+from celery_safeguards.deadletter.terms import name_term
+from django_celery_safeguards.models import LetterTerm
+from tests.conformance.deadletter_contract import NOON, letter
+
+LETTERS = 60
+
+
+@pytest.fixture
+def explained(under_test):
+    """Bury letters; return a function that gives the plan of each query that a call makes of the letters."""
+    for number in range(LETTERS):
+        under_test.letters.bury(letter(f"l-{number}", last_failed_seconds=NOON + number, root_id=f"r-{number % 3}"))
+    wrapper = under_test.house.connection.wrapper()
+    is_postgres = wrapper.vendor == "postgresql"
+    with wrapper.cursor() as cursor:
+        # Sixty rows are read faster without an index. A million are not: see the plan that is left then.
+        cursor.execute("SET enable_seqscan = off" if is_postgres else "ANALYZE")
+
+    def explained(call):
+        asked = []
+
+        def note(execute, sql, params, many, context):
+            if sql.startswith("SELECT"):
+                asked.append((sql, params))
+            return execute(sql, params, many, context)
+
+        with wrapper.execute_wrapper(note):
+            found = call()
+        plans = []
+        for sql, params in asked:
+            with wrapper.cursor() as cursor:
+                cursor.execute(f"EXPLAIN {'' if is_postgres else 'QUERY PLAN '}{sql}", params)
+                plans.append("\n".join(str(row[-1]) for row in cursor.fetchall()))
+        return found, plans
+
+    return explained
+
+
+@pytest.mark.parametrize("given", [{}, {"state": "open"}, {"task": "shop.charge", "state": "open"}], ids=str)
+@pytest.mark.parametrize("page", [0, 1])
+def test_search_reads_the_index_in_its_order(explained, under_test, given, page):
+    """Sorted or scanned, the search of a term that a million letters have would take as long as they are many."""
+    options = {"terms": [name_term("r-1")], "limit": 5, **given}
+    before = under_test.letters.list(**options).next_cursor if page else None
+
+    found, (*of_terms, of_letters) = explained(lambda: under_test.letters.list(before=before, **options))
+
+    assert [f"l-{number}" for number in (58, 55, 52, 49, 46)] == [each.id for each in found.letters] or page
+    # A page begins where the last one ended, and looks at nothing before that.
+    for plan in of_terms:
+        conditions = [line for line in plan.splitlines() if "Index Cond" in line or "sg_term_failed (" in line]
+        assert any("last_failed_us<" in line.replace(" ", "") for line in conditions) is bool(page)
+    # Of those that a filter is asked of, so many are looked at.
+    assert 1 + bool(given) == len(of_terms)
+    for plan in (*of_terms, of_letters):
+        assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE", "SCAN ") if word in plan], plan
+
+
+def test_each_term_is_one_range_of_the_index(explained, under_test):
+    _, plans = explained(lambda: under_test.letters.list(terms=[name_term("r-1"), name_term("t-1")], limit=5))
+
+    assert 3 == len(plans)
+    assert all("sg_term_failed" in plan for plan in plans[:2])
+
+
+def test_the_admins_search_reads_the_index_in_its_order(explained, under_test, alias):
+    with connections[alias].cursor() as cursor:
+        if connections[alias].vendor == "postgresql":
+            cursor.execute("SET enable_seqscan = off")
+    rows = LetterTerm.objects.using(alias).filter(namespace=under_test.namespace, term=name_term("r-1"))
+
+    plan = rows.order_by("-last_failed_us", "-letter_row").values_list("last_failed_us", "letter_row")[:1_000].explain()
+
+    assert "sg_term_failed" in plan
+    assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE") if word in plan], plan
+
+
+def test_change_that_leaves_the_terms_alone_costs_no_statement(under_test, statements):
+    """A note on one of ten thousand letters would write its index anew."""
+    under_test.letters.bury(letter())
+    statements.clear()
+
+    under_test.letters.add_note("l-1", "seen", "ana")
+
+    # The letter is read and written; its group is left alone.
+    assert 2 == len(statements.work)
+
+
+def test_row_of_a_letter_that_somebody_has_deleted_hides_no_other(under_test):
+    for number in range(4):
+        under_test.letters.bury(letter(f"l-{number}", last_failed_seconds=NOON + number))
+    table = under_test.house.tables.letters
+    under_test.house.connection.run(
+        lambda cursor: cursor.execute(table.delete(by=("letter_id",)), ["l-2"]), is_large=True
+    )
+
+    first = under_test.letters.list(terms=[name_term("t-1")], limit=2)
+    rest = under_test.letters.list(terms=[name_term("t-1")], limit=2, before=first.next_cursor)
+
+    assert (["l-3"], ["l-1", "l-0"]) == ([each.id for each in first.letters], [each.id for each in rest.letters])
+
+
+def test_letter_of_an_older_version_is_found_after_its_next_change(under_test):
+    """Workers of the version before write letters and no terms, while the new one is deployed."""
+    under_test.letters.bury(letter())
+    house = under_test.house
+
+    def as_before(cursor):
+        cursor.execute(house.tables.terms.delete(by=("namespace",)), [house.namespace])
+        cursor.execute(house.tables.letters.update(("terms_written",), by=("namespace",)), ["", house.namespace])
+
+    house.connection.run(as_before)
+    assert () == under_test.letters.list(terms=[name_term("t-1")]).letters
+
+    under_test.letters.add_note("l-1", "seen", "ana")
+
+    assert ["l-1"] == [each.id for each in under_test.letters.list(terms=[name_term("t-1")]).letters]
