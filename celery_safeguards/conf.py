@@ -6,7 +6,7 @@ worker with the nearest valid choice.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,10 @@ class Settings:
     """Arguments that are personal or secret, with all that is in them. A searchable one is in the index as a hash that
     is keyed by `search_secret`."""
 
+    redact: str | Callable[..., Any] | None = None
+    """Says what is shown in place of a value of a letter, beside what is masked by name: a function of a context and
+    the value, or its dotted name; see `deadletter.redaction` and `deadletter.masking.RedactionContext`."""
+
     search_secret: str | None = field(default=None, repr=False)
     """Keys the hashes of sensitive arguments. In a Django project its `SECRET_KEY`, unless this is set."""
 
@@ -190,6 +194,8 @@ class Settings:
                 raise ConfigurationError(
                     f"{PREFIX}{name}={value!r}: give a list of arguments' names, such as ['order_id', 'customer.email']"
                 )
+        if self.redact is not None and not (callable(self.redact) or (isinstance(self.redact, str) and self.redact)):
+            raise ConfigurationError(f"{PREFIX}redact={self.redact!r}: give a function or its dotted name")
         if self.search_secret is not None and not (isinstance(self.search_secret, str) and self.search_secret):
             raise ConfigurationError(f"{PREFIX}search_secret: give a text; it is not shown here")
         keyed = [each for each in self.searchable_arguments if is_under(each, self.sensitive_arguments)]

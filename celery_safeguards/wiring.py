@@ -18,6 +18,8 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from celery.utils.imports import symbol_by_name
+
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.admission.atomic import AtomicStore
 from celery_safeguards.admission.epoch import PublisherEpoch
@@ -28,6 +30,7 @@ from celery_safeguards.admission.store import AdmissionStore
 from celery_safeguards.clock import Clock, SystemClock
 from celery_safeguards.conf import MEMORY_URL, Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
+from celery_safeguards.deadletter.redaction import Redaction
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.spool import Spool
@@ -84,6 +87,11 @@ class Wiring:
     def search(self) -> Search:
         """What letters are found by."""
         return Search.of(self.settings)
+
+    @property
+    def redaction(self) -> Redaction:
+        """What a person may see of letters."""
+        return Redaction.of(self.settings, symbol_by_name)
 
     def atomic_store(self, alias: str, *, joined: bool) -> AtomicStore:
         """

@@ -3,6 +3,7 @@
 import getpass
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from celery_safeguards.deadletter.letter import STATES, Letter
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.printable import clean, clean_lines, when
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.replay.outlook import Outlook, outlook
@@ -108,6 +110,7 @@ def list_letters(
         terms=terms,
     )
     matched = {letter.id: wiring.search.matches(letter, sought) for letter in page.letters} if terms else {}
+    page = replace(page, letters=tuple(shown(wiring, letter, ctx.obj.app.tasks) for letter in page.letters))
     if as_json:
         letters = [
             {**_summary(letter), **({"matched": matched[letter.id]} if terms else {})} for letter in page.letters
@@ -128,6 +131,7 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
     wiring = Wiring.of(app)
     letter = require_found(wiring.letters.get(letter_id), letter_id)
     ahead = outlook(app, letter, wiring.clock.wall_seconds())
+    letter = shown(wiring, letter, app.tasks)
     if as_json:
         arguments = arguments_of(letter.wire)
         document = {

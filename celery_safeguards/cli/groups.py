@@ -1,5 +1,6 @@
 """`dead groups`, `dead group`, `dead triage`, `dead regroup`: letters by their causes, and what people say of one."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGro
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.pipeline.indexing import indexed
+from celery_safeguards.pipeline.indexing import indexed, redaction_of
 from celery_safeguards.printable import when
 from celery_safeguards.wiring import Wiring
 
@@ -50,6 +51,7 @@ def list_groups(
     page = wiring.letters.groups(
         limit=limit, before=before, status=wanted, task=task, kind=FailureKind(kind) if kind else None
     )
+    page = replace(page, groups=tuple(_shown(wiring, group) for group in page.groups))
     if as_json:
         groups = [_plain(group) for group in page.groups]
         print_json({"groups": groups, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
@@ -76,6 +78,7 @@ def show_group(ctx: click.Context, fingerprint: str, as_json: bool) -> None:
     group = wiring.letters.get_group(fingerprint)
     if group is None:
         raise NoSuchGroup(f"there is no group {fingerprint}")
+    group = _shown(wiring, group)
     if as_json:
         print_json(_plain(group))
     else:
@@ -113,7 +116,8 @@ def triage(
         raise click.UsageError("give --status, --assign or --note")
     if status is None and (reason or failures_seen is not None):
         raise click.UsageError("--reason and --failures-seen go with --status")
-    letters: LetterStore = Wiring.of(ctx.obj.app).letters
+    wiring = Wiring.of(ctx.obj.app)
+    letters: LetterStore = wiring.letters
     # The one that may be refused is first: what is refused has said nothing.
     if status is not None:
         letters.declare_group(fingerprint, status, who, reason, failures_seen=failures_seen)
@@ -123,7 +127,7 @@ def triage(
         letters.annotate_group(fingerprint, note, who)
     group = letters.get_group(fingerprint)
     if as_json:
-        print_json(None if group is None else _plain(group))
+        print_json(None if group is None else _plain(_shown(wiring, group)))
     else:
         complain(f"group {fingerprint} is {group.status if group else 'gone'}")
 
@@ -165,6 +169,10 @@ def sparkline(group: LetterGroup, now_seconds: float) -> str:
     counts = [group.hours.get(hour, 0) for hour in range(last_hour - _SHOWN_HOURS + 1, last_hour + 1)]
     most = max(counts)
     return "".join(_BARS[(len(_BARS) - 1) * count // most] if count else " " for count in counts)
+
+
+def _shown(wiring: Wiring, group: LetterGroup) -> LetterGroup:
+    return replace(group, sample=redaction_of(wiring).text("error", group.sample, group.task))
 
 
 def _row(group: LetterGroup, now_seconds: float) -> tuple[object, ...]:

@@ -8,7 +8,10 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_fields, print_json, say
 from celery_safeguards.clock import to_seconds
+from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.pipeline.indexing import shown as shown_letter
+from celery_safeguards.pipeline.indexing import shown_failure
 from celery_safeguards.wiring import Wiring
 
 
@@ -40,7 +43,7 @@ def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_j
         complain(str(error))
         ctx.exit(Exit.REFUSED)
     now_us = admission.view().now_us
-    records = [shown(record, now_us) for record in found]
+    records = [{**shown(record, now_us), "failure": _failure(app, record)} for record in found]
     if as_json:
         print_json({"key": key, "scopes": scopes, "records": records})
     else:
@@ -50,6 +53,16 @@ def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_j
     if not records:
         complain(f"no record of {key} in {', '.join(scopes) or 'any scope: this app has no idempotent task'}")
     ctx.exit(Exit.DONE if records else Exit.REFUSED)
+
+
+def _failure(app: Any, record: Record) -> dict[str, Any]:
+    wiring = Wiring.of(app)
+    try:
+        letter = wiring.letters.get(record.letter_id) if record.letter_id else None
+    except LetterUnreadable:
+        letter = None
+    seen = None if letter is None else shown_letter(wiring, letter, app.tasks)
+    return shown_failure(wiring, record.failure, seen, record.task)
 
 
 def _scopes(app: Any, task: str | None) -> list[str]:
@@ -82,7 +95,6 @@ def shown(record: Record, now_us: int) -> dict[str, Any]:
         "task_id": record.task_id,
         "series": list(record.series),
         "letter_id": record.letter_id or None,
-        "failure": dict(record.failure),
         "fingerprint": record.fingerprint,
         "result_form": record.result_form.value if record.state is State.DONE else None,
         "unsent_publishes": len(record.publishes) or None,

@@ -14,7 +14,7 @@ from kombu.utils import json as kombu_json
 from celery_safeguards.deadletter.wire import WireMessage
 
 _KOMBU: Any = kombu_json
-_JSON = "application/json"
+JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ def arguments_of(wire: WireMessage) -> Arguments:
     """Return a message's arguments without running anything that it brings."""
     plain, note = plain_of(wire)
     if plain is None:
-        described = () if wire.content_type == _JSON else _as_described(wire)
+        described = () if wire.content_type == JSON else _as_described(wire)
         return Arguments(shown=() if wire.truncated else (("body", repr(wire.body[:200])), *described), note=note)
     embed = plain["embed"]
     followed = [name for name, value in embed.items() if value] if isinstance(embed, dict) else []
@@ -48,8 +48,9 @@ def plain_of(wire: WireMessage) -> tuple[dict[str, Any] | None, str]:
     """Return args, kwargs and embed as the JSON of the wire, or None and why they cannot be read."""
     if wire.truncated:
         return None, "the message is not whole"
-    if wire.content_type != _JSON:
-        return None, f"{len(wire.body)} bytes of {wire.content_type}, not decoded: only JSON is read here"
+    if wire.content_type != JSON:
+        whole = len(wire.body) if wire.body_bytes is None else wire.body_bytes
+        return None, f"{whole} bytes of {wire.content_type}, not decoded: only JSON is read here"
     try:
         args, kwargs, embed = json.loads(_text_of(wire), parse_constant=str)
     except (ValueError, TypeError, LookupError, RecursionError) as error:

@@ -156,7 +156,8 @@ def status_of(text: str) -> GroupStatus:
 
 def sample_of(letter: Letter) -> str:
     """Return what a group says of its newest failure."""
-    return clean_text(letter.error_message or letter.reason, _SAMPLE_CHARS)
+    error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason
+    return clean_text(error or reason, _SAMPLE_CHARS)
 
 
 def hour_of(letter: Letter) -> int:

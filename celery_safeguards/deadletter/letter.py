@@ -130,6 +130,12 @@ class Letter:
     terms_note: str = ""
     """Which of them could not be read, and why."""
 
+    shown_error: str = ""
+    """What lists and groups show of its error, redacted where the letter was written; empty: as it is."""
+
+    shown_reason: str = ""
+    """The same of its reason."""
+
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("id='': a letter without an id would hide all others without one")
@@ -247,7 +253,7 @@ class Letter:
 
 _TEXTS = (
     *("task", "task_id", "root_id", "parent_id", "group_id", "chord"),
-    *("error_type", "error_message", "traceback", "reason", "host", "terms_note"),
+    *("error_type", "error_message", "traceback", "reason", "host", "terms_note", "shown_error", "shown_reason"),
 )
 
 

@@ -22,7 +22,7 @@ from celery_safeguards.ledger.record import Record, ResultForm, State
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.admitting import Admission, Finished
-from celery_safeguards.pipeline.burial import burial_fields
+from celery_safeguards.pipeline.burial import burial_fields, wire_of
 from celery_safeguards.pipeline.continuing import continue_canvas, hand_on, seconds_to_send
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.delivery import Delivery
@@ -36,6 +36,7 @@ from celery_safeguards.pipeline.failing import (
     next_step,
     raise_asked_retry,
 )
+from celery_safeguards.pipeline.indexing import shown_error
 from celery_safeguards.pipeline.locking import Skipped, renewed_here
 from celery_safeguards.pipeline.receiving import received
 from celery_safeguards.pipeline.results import encode_result
@@ -212,7 +213,8 @@ class KeyedRun:
             delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
             delivery.end(Outcome.SUCCEEDED, "ignored by the body")
         else:
-            failure = {"kind": FailureKind.TRANSIENT.value, "error": repr(error), "reason": "rejected by the body"}
+            kept = shown_error(delivery.wiring, wire_of(delivery.request), delivery.task, repr(error))
+            failure = {"kind": FailureKind.TRANSIENT.value, "error": kept, "reason": "rejected by the body"}
             doubt = {"effect_possible": self._may_have_effect(), "ambiguous": self._safe.has_open_step}
             delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, 0.0, failure, **doubt))
             delivery.end(Outcome.DEFERRED, "rejected by the body")
@@ -224,7 +226,8 @@ class KeyedRun:
         delivery, hold, request = self._delivery, self._hold, self._delivery.request
         delay = 0.0 if request.is_eager else again.delay_seconds
         text = error_text(delivery.wiring, step.cause)
-        failure = {"kind": step.failure.kind.value, "error": f"{text.type}: {text.message}", "reason": "retried"}
+        kept = shown_error(delivery.wiring, wire_of(request), delivery.task, f"{text.type}: {text.message}")
+        failure = {"kind": step.failure.kind.value, "error": kept, "reason": "retried"}
         doubt = {"effect_possible": effect_possible, "ambiguous": ambiguous}
         record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, delay, failure, **doubt))
         asked = error if isinstance(error, RetryAsked) else RetryAsked()

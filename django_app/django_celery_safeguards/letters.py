@@ -204,7 +204,8 @@ class OrmLetterStore(LetterSteps):
         return [found[each] for each in ids if each in found]
 
     def _row(self, letter: Letter) -> Sequence[Any]:
-        error = f"{letter.error_type}: {letter.error_message}" if letter.error_type else letter.error_message
+        error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason
+        error = f"{letter.error_type}: {error}" if letter.error_type else error
         names = (letter.task, letter.kind, letter.key, letter.scope, letter.group_id)
         return [
             letter.state,
@@ -212,7 +213,7 @@ class OrmLetterStore(LetterSteps):
             to_us(letter.first_seen_seconds),
             to_us(letter.last_failed_seconds),
             letter.to_json(),
-            *(shown(text, NAME_CHARS) for text in (letter.task_id, letter.reason, error)),
+            *(shown(text, NAME_CHARS) for text in (letter.task_id, reason, error)),
             letter.attempts,
             letter.fingerprint,
             digest_of(letter),

@@ -108,6 +108,8 @@ def test_unknown_name_is_refused_with_the_nearest(read):
         ("searchable_arguments", ("order id",)),
         ("searchable_arguments", ("customer..email",)),
         ("sensitive_arguments", {"email": True}),
+        ("redact", 7),
+        ("redact", ""),
     ],
 )
 def test_value_that_cannot_hold_is_refused_by_name_and_value(read, name, value):

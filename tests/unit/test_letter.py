@@ -191,7 +191,8 @@ def test_version_1_is_written_as_it_always_was():
     written = Letter.from_json(VERSION_1).to_json()
 
     assert written == VERSION_1.removesuffix("}") + (
-        ',"fingerprint":"ba985f4f6d06a1a9","earlier_task_ids":[],"terms":[],"terms_note":""}'
+        ',"fingerprint":"ba985f4f6d06a1a9","earlier_task_ids":[],"terms":[],"terms_note":"",'
+        '"shown_error":"","shown_reason":""}'
     )
 
 

@@ -27,6 +27,7 @@ from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter
 from django_celery_safeguards.admin.forms import TriageForm
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import may_start, start_link
+from django_celery_safeguards.admin.shown import seen_text
 from django_celery_safeguards.admin.sparkline import sparkline
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.models import DeadLetter
@@ -141,7 +142,8 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     @admin.display(description="task, error", ordering="task")
     def cause(self, obj: Any) -> SafeString:
         """What fails, and how."""
-        error = f"{obj.error_type.rpartition('.')[2]}: {obj.sample}" if obj.error_type else obj.sample
+        sample = seen_text("error", obj.sample, obj.task)
+        error = f"{obj.error_type.rpartition('.')[2]}: {sample}" if obj.error_type else sample
         return presenting.below(presenting.dotted(obj.task), error)
 
     @admin.display(description="status", ordering="status")
@@ -225,7 +227,8 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         group = _read(obj)
         id_ = row_id(obj.namespace, group.sample_letter_id)
         link = presenting.link_to(DeadLetter, id_, group.sample_letter_id)
-        return presenting.pairs([("message", presenting.block(group.sample, "message")), ("letter", link)])
+        message = presenting.block(seen_text("error", group.sample, group.task), "message")
+        return presenting.pairs([("message", message), ("letter", link)])
 
     @admin.display(description="what was said")
     def history(self, obj: Any) -> SafeString | str:

@@ -9,7 +9,8 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of
+from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
+from django_celery_safeguards.admin.shown import seen_text
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
 from django_celery_safeguards.sql import row_id
@@ -70,7 +71,8 @@ class LetterPage:
     @admin.display(description="reason")
     def reason_shown(self, obj: Any) -> str:
         """Why no further attempt is made."""
-        return clean(obj.reason) or presenting.NOTHING
+        is_whole = reading_of(obj).letter is not None
+        return clean(seen_letter_of(obj).reason if is_whole else seen_text("reason", obj.reason)) or presenting.NOTHING
 
     @admin.display(description="group")
     def group_shown(self, obj: Any) -> SafeString | str:
@@ -100,28 +102,28 @@ class LetterPage:
     @admin.display(description="as decoded")
     def arguments(self, obj: Any) -> SafeString | str:
         """As the command line shows them."""
-        found = arguments_of(letter_of(obj).wire)
+        found = arguments_of(seen_letter_of(obj).wire)
         shown: list[tuple[str, object]] = [(name, presenting.block(value, name)) for name, value in found.shown]
-        noted = (("note", found.note), ("not found by", letter_of(obj).terms_note))
+        noted = (("note", found.note), ("not found by", seen_letter_of(obj).terms_note))
         return presenting.pairs([*shown, *((name, note) for name, note in noted if note)])
 
     @admin.display(description="error")
     def error_shown(self, obj: Any) -> SafeString | str:
         """Type and message."""
-        letter = letter_of(obj)
+        letter = seen_letter_of(obj)
         said: list[tuple[str, object]] = [("type", letter.error_type)] if letter.error_type else []
         return presenting.pairs([*said, ("message", presenting.block(letter.error_message, "error message"))])
 
     @admin.display(description="traceback")
     def traceback(self, obj: Any) -> SafeString | str:
         """Its last part, as far as it was kept."""
-        text = letter_of(obj).traceback.rstrip()
+        text = seen_letter_of(obj).traceback.rstrip()
         return presenting.block(text, "traceback", keep="last") if text else presenting.NOTHING
 
     @admin.display(description="what was done")
     def history(self, obj: Any) -> SafeString | str:
         """The oldest first."""
-        return presenting.history(letter_of(obj).history)
+        return presenting.history(seen_letter_of(obj).history)
 
     @admin.display(description="ids")
     def ids(self, obj: Any) -> SafeString | str:
@@ -159,12 +161,12 @@ class LetterPage:
     @admin.display(description="headers")
     def headers(self, obj: Any) -> SafeString | str:
         """As the broker carried them."""
-        return presenting.mapping(letter_of(obj).wire.headers, "headers")
+        return presenting.mapping(seen_letter_of(obj).wire.headers, "headers")
 
     @admin.display(description="properties")
     def properties(self, obj: Any) -> SafeString | str:
         """As the broker carried them."""
-        return presenting.mapping(letter_of(obj).wire.properties, "properties")
+        return presenting.mapping(seen_letter_of(obj).wire.properties, "properties")
 
     @admin.display(description="why")
     def problem(self, obj: Any) -> str:
@@ -174,4 +176,4 @@ class LetterPage:
     @admin.display(description="what is stored")
     def stored_text(self, obj: Any) -> SafeString | str:
         """Its beginning."""
-        return presenting.block(obj.letter, "stored text")
+        return presenting.block(seen_text("argument", obj.letter), "stored text")

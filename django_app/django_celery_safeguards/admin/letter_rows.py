@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
+from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.replay.outlook import Outlook, outlook, resume_outlook
+from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
 
@@ -49,9 +51,24 @@ def letter_id_of(row: Any) -> str:
     return letter.id if letter is not None else str(row.letter_id)
 
 
+def seen_letter_of(row: Any) -> Letter:
+    """
+    Return the letter of a row as a person may see it; see `letter_of`.
+
+    Raises:
+        LetterUnreadable: the row holds none.
+
+    """
+    found: Letter | None = getattr(row, "_safeguards_seen", None)
+    if found is None:
+        app = current_app_with_tasks()
+        found = row._safeguards_seen = shown(Wiring.of(app), letter_of(row), app.tasks)  # noqa: SLF001 - see above
+    return found
+
+
 def let_go(row: Any) -> None:
     """Forget a row's letter again: five hundred of them at once may be gigabytes."""
-    for name in ("letter", "_safeguards_reading", "_safeguards_outlook"):
+    for name in ("letter", "_safeguards_reading", "_safeguards_outlook", "_safeguards_seen"):
         row.__dict__.pop(name, None)
 
 

@@ -22,7 +22,7 @@ from django_celery_safeguards.admin.filters import (
 from django_celery_safeguards.admin.letter_page import LetterPage
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
-from django_celery_safeguards.admin.shown import shown_search, shown_store
+from django_celery_safeguards.admin.shown import seen_text, shown_search, shown_store
 from django_celery_safeguards.models import LetterTerm
 from django_celery_safeguards.sql import row_id
 
@@ -116,7 +116,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
     @admin.display(description="reason, error")
     def reason_and_error(self, obj: Any) -> SafeString:
         """Why no further attempt is made."""
-        return presenting.below(obj.reason, obj.error)
+        return presenting.below(seen_text("reason", obj.reason, obj.task), seen_text("error", obj.error, obj.task))
 
     @admin.display(description="failed", ordering="last_failed_us")
     def failed(self, obj: Any) -> SafeString:

@@ -11,9 +11,12 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.pipeline.indexing import shown_failure
 from celery_safeguards.printable import clean
+from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import RecordStateFilter, ScopeFilter
+from django_celery_safeguards.admin.letter_rows import reading_of, seen_letter_of
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
@@ -160,7 +163,11 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
     @admin.display(description="last failure")
     def failure(self, obj: Any) -> SafeString | str:
         """As the attempt reported it."""
-        return presenting.mapping(_read(obj).failure, "last failure")
+        record = _read(obj)
+        row = DeadLetter.objects.using(obj._state.db).filter(pk=row_id(obj.namespace, record.letter_id)).first()  # noqa: SLF001 - where it is from
+        seen = seen_letter_of(row) if row is not None and reading_of(row).letter else None
+        wiring = Wiring.of(current_app_with_tasks())
+        return presenting.mapping(shown_failure(wiring, record.failure, seen, record.task), "last failure")
 
     @admin.display(description="outcome")
     def outcome(self, obj: Any) -> SafeString | str:

@@ -5,8 +5,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery_safeguards.conf import Settings
+from celery_safeguards.deadletter.masking import FAILED
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.pipeline.indexing import redaction_of
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.house import stored_namespace
@@ -37,6 +39,15 @@ def shown_search() -> Search:
     except ConfigurationError:
         # The list says so itself: `Shown.notice`.
         return Search()
+
+
+def seen_text(what: str, text: str, task: str = "") -> str:
+    """Return a text of a letter or a record that is shown without the rest of it, as a person may see it."""
+    try:
+        return redaction_of(Wiring.of(current_app())).text(what, text, task)
+    except ConfigurationError:
+        # There is no store then, and nothing of it to be seen.
+        return FAILED
 
 
 def shown_store() -> Shown:

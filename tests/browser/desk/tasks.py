@@ -23,6 +23,10 @@ def charge(order_id, amount):
     return f"ch_{order_id}"
 
 
+def log_in(user, password):
+    raise ValueError(f"the directory refuses {user} with {password}")
+
+
 def add_tasks(app):
     """Register them with an app, and with no other."""
     for body, safeguards in (
@@ -34,5 +38,6 @@ def add_tasks(app):
                 idempotent=Idempotent("payment:{order_id}", on_unknown="quarantine", quiet_seconds=0), retry=_ONCE
             ),
         ),
+        (log_in, Safeguards(idempotent=Idempotent("login:{user}", on_unknown="rerun"), retry=_ONCE)),
     ):
         app.task(body, name=f"desk.{body.__name__}", base=SafeTask, safeguards=safeguards, shared=False)
