@@ -1,5 +1,5 @@
--- Return a record as it is stored, '' if there is none.
+-- Return records as they are stored, nil where there is none.
 --
--- KEYS  record
+-- KEYS  records
 
-return redis.call('GET', KEYS[1]) or ''
+return redis.call('MGET', unpack(KEYS))

@@ -19,7 +19,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import FORMAT, Record, State, body_of, to_json
+from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, State, body_of, record_or_error, to_json
 from celery_safeguards.locks.redis import holder_text, renewal_words, state_of
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, lost
 
@@ -27,6 +27,7 @@ _VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _CONTINUE, _RESTORE, _MARK_LOST = (
     Script.of("store.lua", "admission/record.lua", f"admission/{name}.lua")
     for name in ("view", "read", "admit", "take", "settle", "continue", "restore", "mark_lost")
 )
+_RECORDS_A_TRIP = 200
 # A script that takes no lock is not made to read how locks are taken.
 _ADMIT_WITH_LOCK, _TAKE_WITH_LOCK, _SETTLE_WITH_LOCK, _MARK_LOST_WITH_LOCK, _RENEW = (
     Script.of("store.lua", "locks/lock.lua", "admission/record.lua", f"admission/{name}.lua")
@@ -63,7 +64,17 @@ class RedisAdmissionStore:
 
     def read(self, key: RecordKey) -> Record | None:
         """Return a record as it stands, or None."""
-        return _record(self._client.run(_READ, [self._record_key(key)], []))
+        (text,) = self._client.run(_READ, [self._record_key(key)], [])
+        return _record(text)
+
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+        """See `AdmissionStore.read_many`."""
+        found: dict[RecordKey, Record | RecordTooNew] = {}
+        for first in range(0, len(keys), _RECORDS_A_TRIP):
+            some = keys[first : first + _RECORDS_A_TRIP]
+            texts = self._client.run(_READ, [self._record_key(key) for key in some], [])
+            found |= {key: record_or_error(text) for key, text in zip(some, texts, strict=True) if text}
+        return found
 
     def admit(
         self,
@@ -230,7 +241,7 @@ def _view(parts: Sequence[str]) -> StoreView:
     return StoreView(now_us=int(now), epoch=epoch, admit_from_us=int(admit_from), takeover_from_us=int(takeover_from))
 
 
-def _record(text: str) -> Record | None:
+def _record(text: str | None) -> Record | None:
     return Record.from_text(text) if text else None
 
 

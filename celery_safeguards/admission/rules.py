@@ -25,7 +25,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.ledger.record import Record, RecordTooNew, State
 from celery_safeguards.locks import rules as lock_rules
 from celery_safeguards.locks.store import HeldLock, LockAsk
 
@@ -87,6 +87,19 @@ class AdmissionRules(ABC):
     def read(self, key: RecordKey) -> Record | None:
         """See `AdmissionStore.read`."""
         return self.step(lambda room: room.record(key), heard=False)
+
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+        """See `AdmissionStore.read_many`."""
+        found: dict[RecordKey, Record | RecordTooNew] = {}
+        for key in keys:
+            try:
+                record = self.read(key)
+            except RecordTooNew as error:
+                found[key] = error
+                continue
+            if record is not None:
+                found[key] = record
+        return found
 
     def admit(
         self,

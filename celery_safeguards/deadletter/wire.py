@@ -23,6 +23,12 @@ _CAPPED_HEADER_CHARS = 500
 _KOMBU: Any = kombu_json
 _ENCODER: Any = kombu_json.JSONEncoder()
 
+_CARRIED = frozenset({str, float, bool})
+"""Of these exactly, and of nothing that is derived from them, the JSON text is read as what it was."""
+
+_INT_BITS = 64
+"""A number with thousands of digits has no text (`sys.set_int_max_str_digits`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireMessage:
@@ -102,6 +108,8 @@ class WireMessage:
 
 def as_carried(value: Any, place: str, degraded: dict[str, None]) -> Any:
     """Return what a reader of the JSON text will see of a value; note its place where that is not the value."""
+    if value is None or type(value) in _CARRIED or (type(value) is int and value.bit_length() < _INT_BITS):
+        return value
 
     def encode(odd: Any) -> Any:
         try:

@@ -177,3 +177,11 @@ def _known(stored: Mapping[str, Any]) -> dict[str, Any]:
     for name in _READ.keys() & known.keys():
         known[name] = _READ[name](known[name])
     return known
+
+
+def record_or_error(text: str) -> Record | RecordTooNew:
+    """Return a record, or why it cannot be read: for who reads several."""
+    try:
+        return Record.from_text(text)
+    except RecordTooNew as error:
+        return error

@@ -1,5 +1,5 @@
 """
-Some letters of a job, sent together: one question to the store for all, one step that begins them, one that marks them.
+Some letters of a job, sent together: one question to each store for all of them, and one step that begins them.
 
     t0 A begins letters 71 to 90 as the task ids that this job gives them    t1 publishes 71 to 75, and is killed
     t2 B asks letters 71 to 90: all are replaying under this job's ids → each is sent (again), under that same id
@@ -17,15 +17,25 @@ from typing import Any, Literal
 from celery_safeguards.deadletter.fingerprint import without_values
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated, LetterUnreadable
 from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.jobs.job import Picked, ReplayJob, Tally
-from celery_safeguards.replay.plan import ReplayRefused, may_be_resent, refusal, replay_message
+from celery_safeguards.ledger.record import RecordTooNew
+from celery_safeguards.replay.plan import (
+    OutgoingMessage,
+    ReplayRefused,
+    Work,
+    may_be_resent,
+    refusal,
+    replay_message,
+)
 from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished, publish, route_of
-from celery_safeguards.replay.send import notes_of, policy_of, resume, work_of
+from celery_safeguards.replay.send import notes_of, policy_of, resume, works_of
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 _Found = Mapping[str, Letter | LetterUnreadable]
+_Works = Mapping[str, Work | RecordTooNew]
 _TASK_IDS = uuid.UUID("6e5f3a0c-51a5-4c1f-9f0b-0f6c2f4b8d11")
 
 
@@ -95,6 +105,9 @@ class _Look:
 
     what: Literal["send", "resume", "sent", "skip", "refuse"]
     why: str = ""
+    wire: WireMessage | None = None
+    message: OutgoingMessage | None = None
+    """Made of that wire message."""
 
 
 class _Batch:
@@ -106,14 +119,26 @@ class _Batch:
 
     def send(self, picked: Sequence[Picked]) -> None:
         found = self._letters.get_many([each.letter_id for each in picked])
-        now_us = self._wiring.admission.view().now_us
+        works = works_of(self._app, [letter for letter in found.values() if isinstance(letter, Letter)])
         for some, is_alone in self._together(picked, found):
-            try:
-                self._send_some(some, {each.letter_id: self._look(each, found, now_us) for each in some})
-            except NotPublished as error:
-                if is_alone:
-                    raise LeftInDoubt(str(error)) from error
-                raise
+            looks = {each.letter_id: self._look(each, found, works) for each in some}
+            if is_alone:
+                self._send_alone(some[0], looks)
+            else:
+                self._send_some(some, looks)
+
+    def _send_alone(self, picked: Picked, looks: Mapping[str, _Look]) -> None:
+        """Send a letter of which no second message may go out: that it is out is written down at once."""
+        try:
+            self._send_some([picked], looks)
+        except NotPublished as error:
+            raise LeftInDoubt(str(error)) from error
+        try:
+            task_id = task_id_of(self._job.id, picked.letter_id)
+            self._letters.mark_each_replayed({picked.letter_id: task_id}, self._wiring.clock.wall_seconds())
+        except StoreUnavailable as error:
+            # The message is out, and its end closes or reopens the letter from "replaying" too.
+            logger.warning("letter %s is sent by job %s, but not marked so: %s", picked.letter_id, self._job.id, error)
 
     def _together(self, picked: Sequence[Picked], found: _Found) -> Iterator[tuple[Sequence[Picked], bool]]:
         """Part letters into those that go together, and those that go alone."""
@@ -131,12 +156,10 @@ class _Batch:
     def _may_be_resent(self, letter: Letter) -> bool:
         return may_be_resent(letter, policy_of(self._app, letter.task), may_run_twice=self._job.may_run_twice)
 
-    def _look(self, picked: Picked, found: _Found, now_us: int) -> _Look:
+    def _look(self, picked: Picked, found: _Found, works: _Works) -> _Look:
         letter = found.get(picked.letter_id)
-        if letter is None:
-            return _Look("skip", "it is gone from the store")
-        if isinstance(letter, LetterUnreadable):
-            return _Look("refuse", str(letter))
+        if not isinstance(letter, Letter):
+            return _Look("refuse", str(letter)) if letter else _Look("skip", "it is gone from the store")
         task_id = task_id_of(self._job.id, letter.id)
         if _was_begun(letter, task_id):
             is_cut_short = letter.state == "replaying" and letter.replay_task_id == task_id
@@ -145,31 +168,29 @@ class _Batch:
             return _Look("skip", "it has failed again since it was chosen")
         if letter.state != "open":
             return _Look("skip", f"it is {letter.state}")
-        why = self._refusal(letter, task_id, now_us)
-        return _Look("send") if why is None else _Look("refuse", why)
-
-    def _refusal(self, letter: Letter, task_id: str, now_us: int) -> str | None:
         try:
-            route_of(self._app, replay_message(letter, task_id, at_seconds=self._wiring.clock.wall_seconds()))
+            message = replay_message(letter, task_id, at_seconds=self._wiring.clock.wall_seconds())
+            route_of(self._app, message)
         except (ReplayRefused, LetterTruncated) as error:
-            return str(error)
-        return refusal(letter, work_of(self._app, letter, now_us), may_run_twice=self._job.may_run_twice)
+            return _Look("refuse", str(error))
+        work = works[letter.id]
+        why = self._refusal(letter, work)
+        return _Look("send", wire=letter.wire, message=message) if why is None else _Look("refuse", why)
+
+    def _refusal(self, letter: Letter, work: Work | RecordTooNew) -> str | None:
+        if isinstance(work, RecordTooNew):
+            return str(work)
+        return refusal(letter, work, may_run_twice=self._job.may_run_twice)
 
     def _send_some(self, some: Sequence[Picked], looks: Mapping[str, _Look]) -> None:
         job, now = self._job, self._wiring.clock.wall_seconds()
         task_ids = {id_: task_id_of(job.id, id_) for id_, look in looks.items() if look.what == "send"}
         notes = notes_of(job.who, now, f"job {job.id}", may_run_twice=job.may_run_twice, reason=job.reason)
         begun = self._letters.begin_replays(task_ids, job.who, now, notes) if task_ids else {}
-        published: dict[str, str] = {}
-        try:
-            for each in some:
-                self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id), published)
-        finally:
-            self._mark(published)
+        for each in some:
+            self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id))
 
-    def _deal_with(
-        self, picked: Picked, look: _Look, begun: Letter | SafeguardsError | None, published: dict[str, str]
-    ) -> None:
+    def _deal_with(self, picked: Picked, look: _Look, begun: Letter | SafeguardsError | None) -> None:
         if look.what == "skip" or isinstance(begun, LetterNotOpen):
             self.dealt.skip(look.why or str(begun))
         elif look.what == "refuse" or isinstance(begun, SafeguardsError):
@@ -178,11 +199,16 @@ class _Batch:
             self._resume(picked)
         else:
             if begun is not None:
-                # Made of the letter as it was begun: it may have died once more since it was looked at.
-                task_id = task_id_of(self._job.id, begun.id)
-                publish(self._app, begun.id, replay_message(begun, task_id, at_seconds=begun.history[-1].at_seconds))
-                published[begun.id] = task_id
+                self._publish(begun, look)
             self.dealt.send(picked)
+
+    def _publish(self, begun: Letter, look: _Look) -> None:
+        message = look.message
+        if message is None or begun.wire != look.wire:
+            # It has died once more since it was looked at: what it is now is sent.
+            task_id, now = task_id_of(self._job.id, begun.id), self._wiring.clock.wall_seconds()
+            message = replay_message(begun, task_id, at_seconds=now)
+        publish(self._app, begun.id, message)
 
     def _resume(self, picked: Picked) -> None:
         job = self._job
@@ -194,14 +220,6 @@ class _Batch:
             self.dealt.send(picked)  # its message was out: its end has come meanwhile
         else:
             self.dealt.send(picked)
-
-    def _mark(self, published: Mapping[str, str]) -> None:
-        try:
-            if published:
-                self._letters.mark_each_replayed(published, self._wiring.clock.wall_seconds())
-        except StoreUnavailable as error:
-            # The messages are out. Their ends close or reopen the letters from "replaying" too.
-            logger.warning("%s letters of job %s are sent, but not marked so: %s", len(published), self._job.id, error)
 
 
 def _was_begun(letter: Letter, task_id: str) -> bool:

@@ -14,7 +14,7 @@ look that sees successes only. A dependency that is still away gets a few, one a
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from celery_safeguards.jobs.job import (
     let_go,
     taken,
 )
-from celery_safeguards.replay.answers import answered
+from celery_safeguards.replay.answers import look_at
 from celery_safeguards.replay.batch import send_batch
 from celery_safeguards.replay.pace import Pace
 from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished
@@ -47,7 +47,8 @@ ANSWER_SECONDS = 900.0
 """How long a letter that was sent is waited for."""
 
 _STEP_SECONDS = 1.0
-_LETTERS_TOGETHER = 20
+_STEP_LETTERS = 100
+_LETTERS_TOGETHER = 50
 _ASKED_AT_ONCE = 500
 _FEW = 50
 _ASK_FEW_SECONDS = 0.2
@@ -94,6 +95,7 @@ class _Step:
     on_their_way: dict[str, tuple[float, float]]
     window: int
     began: float
+    letters: int = 0
     tally: Tally = field(default_factory=Tally)
 
 
@@ -115,6 +117,7 @@ class _Runner:
         self._part: tuple[int, list[Picked]] = (-1, [])
         self._asked_at = float("-inf")
         self._failures_in_a_row = 0
+        self._unmarked: set[str] = set()
 
     def run(self) -> ReplayJob:
         job = self._wiring.jobs.change(self._id, taken(self._name, self._now(), LEASE_SECONDS))
@@ -164,13 +167,15 @@ class _Runner:
             self._send(letters)
         else:
             self._clock.sleep(self._rest_seconds())
-        if self._clock.monotonic_seconds() - self._step.began < _STEP_SECONDS:
+        if self._step.letters < _STEP_LETTERS and self._clock.monotonic_seconds() - self._step.began < _STEP_SECONDS:
             return None
         job = self._write()
         self._on_step(job)
         if job.status != "running":
+            self._mark_rest()
             return job
         if self._should_stop():
+            self._mark_rest()
             return self._wiring.jobs.change(self._id, let_go(self._name, self._now()))
         return None
 
@@ -194,6 +199,7 @@ class _Runner:
         return job
 
     def _end(self, status: JobStatus, because: str) -> ReplayJob:
+        self._mark_rest()
         job = self._write()
         # Paused or cancelled meanwhile: it is no longer the runner's to end.
         if job.runner == self._name:
@@ -231,7 +237,9 @@ class _Runner:
         now = self._now()
         step.position += dealt.letters
         step.tally += dealt.tally
+        step.letters += dealt.letters
         step.on_their_way |= {each.letter_id: (each.last_failed_seconds, now) for each in dealt.sent}
+        self._unmarked |= {each.letter_id for each in dealt.sent}
         self._pace.sent(len(dealt.sent))
         if dealt.letters:
             self._failures_in_a_row = 0
@@ -267,7 +275,7 @@ class _Runner:
         if not step.on_their_way or self._clock.monotonic_seconds() - self._asked_at < self._ask_seconds:
             return
         asked = list(step.on_their_way)[:_ASKED_AT_ONCE]
-        answers = answered(self._app, self._job, step.on_their_way, asked, self._answer_seconds)
+        answers = self._looked_at(asked)
         self._asked_at = self._clock.monotonic_seconds()
         for letter_id in asked:
             waits = step.on_their_way.pop(letter_id)
@@ -276,6 +284,18 @@ class _Runner:
         seen = sum(answers.values(), Tally())
         step.tally += seen
         step.window = _window(step.window, self._job.at_once, seen)
+
+    def _looked_at(self, asked: Sequence[str]) -> Mapping[str, Tally]:
+        looked = look_at(self._app, self._job, self._step.on_their_way, asked, self._answer_seconds)
+        self._wiring.letters.mark_each_replayed(looked.unmarked, self._now())
+        self._unmarked -= set(asked)
+        return looked.answers
+
+    def _mark_rest(self) -> None:
+        """Have every letter that was sent say so, before the job is left."""
+        rest = [letter_id for letter_id in self._step.on_their_way if letter_id in self._unmarked]
+        for first in range(0, len(rest), _ASKED_AT_ONCE):
+            self._looked_at(rest[first : first + _ASKED_AT_ONCE])
 
     def _now(self) -> float:
         return self._clock.wall_seconds()

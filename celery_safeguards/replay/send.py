@@ -18,6 +18,7 @@ again.
 
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
+from celery_safeguards.ledger.record import RecordTooNew
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
 from celery_safeguards.replay.plan import (
     OutgoingMessage,
@@ -158,13 +160,38 @@ def notes_of(who: str, at_seconds: float, which: str, *, may_run_twice: bool, re
     return [HistoryEntry(at_seconds=at_seconds, what=what, who=who, detail=detail) for what, detail in notes]
 
 
-def work_of(app: Any, letter: Letter, now_us: int | None = None) -> Work:
-    """Return what the store and this app know of a letter's work; `now_us`: by the store's time, None: it is asked."""
+def work_of(app: Any, letter: Letter) -> Work:
+    """
+    Return what the store and this app know of a letter's work.
+
+    Raises:
+        StoreUnavailable: the store did not answer, or a newer version wrote the record.
+
+    """
+    work = works_of(app, [letter])[letter.id]
+    if isinstance(work, RecordTooNew):
+        raise work
+    return work
+
+
+def works_of(app: Any, letters: Sequence[Letter]) -> Mapping[str, Work | RecordTooNew]:
+    """Return what the store and this app know of the work of letters, by their ids."""
     admission = Wiring.of(app).admission
-    named = letter.key is not None and letter.scope is not None
-    record = admission.read(RecordKey(letter.scope or "", letter.key or "")) if named else None
-    now_us = admission.view().now_us if now_us is None else now_us
-    return Work(now_us=now_us, record=record, policy=policy_of(app, letter.task))
+    keys = {
+        letter.id: RecordKey(letter.scope, letter.key)
+        for letter in letters
+        if letter.key is not None and letter.scope is not None
+    }
+    records = admission.read_many(list(dict.fromkeys(keys.values()))) if keys else {}
+    now_us = admission.view().now_us
+    works: dict[str, Work | RecordTooNew] = {}
+    for letter in letters:
+        record = records.get(keys[letter.id]) if letter.id in keys else None
+        if isinstance(record, RecordTooNew):
+            works[letter.id] = record
+        else:
+            works[letter.id] = Work(now_us=now_us, record=record, policy=policy_of(app, letter.task))
+    return works
 
 
 def verdict_of(letter: Letter) -> PersonsVerdict | None:

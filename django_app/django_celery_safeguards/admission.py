@@ -7,7 +7,7 @@ expects it is done again, in a transaction, by the rules that all stores share; 
 but the plainest case.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from celery_safeguards._store_view import StoreState, StoreView
@@ -15,7 +15,7 @@ from celery_safeguards.admission.atomic import Seen
 from celery_safeguards.admission.rules import AdmissionRules, Room
 from celery_safeguards.admission.store import Answer, Change, RecordKey
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.ledger.record import Record, RecordTooNew, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 from django_celery_safeguards import rows
 from django_celery_safeguards.bounds import unbounded_on
@@ -29,6 +29,7 @@ from django_celery_safeguards.transactions import OrmTransaction, check_fits, cl
 from django_celery_safeguards.waking import send
 
 T = TypeVar("T")
+_STORED = (*rows.HEAD, "body", "expires_us")
 _CLAIMS = frozenset({"owner", "fence", "lease_until_us", "lost_us", "rev"})
 
 
@@ -123,6 +124,24 @@ class OrmAdmissionStore(AdmissionRules):
     def read(self, key: RecordKey) -> Record | None:
         """See `AdmissionStore.read`."""
         return self.house.connection.run(lambda cursor: self._look_up(cursor, key))
+
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+        """See `AdmissionStore.read_many`."""
+        names = {rows.record_id(self.house.namespace, key): key for key in keys}
+        if not names:
+            return {}
+        also = f", {self.house.dialect.now_us}"
+        select = self.house.tables.records.select_some(("id", *_STORED), len(names), also=also)
+
+        def act(cursor: Any) -> Mapping[RecordKey, Record | RecordTooNew]:
+            cursor.execute(select, list(names))
+            found = {}
+            for id_, *stored, expires_us, now_us in cursor.fetchall():
+                if not expires_us or expires_us > now_us:
+                    found[names[id_]] = rows.record_or_error(stored)
+            return found
+
+        return self.house.connection.run(act)
 
     def admit(
         self,
@@ -235,7 +254,7 @@ class OrmAdmissionStore(AdmissionRules):
     def _look_up(self, cursor: Any, key: RecordKey) -> Record | None:
         records = self.house.tables.records
         also = f", {self.house.dialect.now_us}"
-        select = records.select((*rows.HEAD, "body", "expires_us"), also=also)
+        select = records.select(_STORED, also=also)
         cursor.execute(select, [rows.record_id(self.house.namespace, key)])
         row = cursor.fetchone()
         if row is None:

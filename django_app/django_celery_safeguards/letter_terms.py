@@ -10,7 +10,7 @@ none, gets its rows by its next change.
 
 import hashlib
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.sql import parameters, shown
 
 MOST_LOOKED_AT = 5_000
+_ROWS_A_STATEMENT = 200
 _KEY = ("namespace", "term", "last_failed_us", "letter_row")
 _Place = tuple[int, str]
 """Where a letter stands: its last failure in microseconds, and the id of its row."""
@@ -40,27 +41,35 @@ class OrmTerms:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def write(self, cursor: Any, row: str, letter: Letter, written: str) -> None:
+    def write(self, cursor: Any, letters: Iterable[tuple[str, Letter, str]]) -> None:
         """
-        Have a letter found by its terms.
+        Have letters found by their terms.
 
         Args:
-            cursor: in the transaction that has written the letter.
-            row: id of the letter's row.
-            letter: as it is written.
-            written: what its row said of its rows here before; empty: it has none.
+            cursor: in the transaction that has written the letters.
+            letters: of each the id of its row, the letter as it is written, and what its row said of its rows here
+                before; empty: it has none.
 
         """
-        if written == digest_of(letter):
+        changed = [(row, letter, written) for row, letter, written in letters if written != digest_of(letter)]
+        if not changed:
             return
         table = self._house.tables.terms
         # Not where there are none: in MariaDB that would hold the gap which another letter's rows go to.
-        if written:
-            cursor.execute(table.delete(by=("letter_row",)), [row])
-        at_us, terms = to_us(letter.last_failed_seconds), terms_of(letter)
-        values = ", ".join([f"({parameters(len(_KEY))})"] * len(terms))
-        insert = f"INSERT INTO {table.name} ({table.list(_KEY)}) VALUES {values}"
-        cursor.execute(insert, [each for term in terms for each in (self._house.namespace, term, at_us, row)])
+        outdated = [row for row, _, written in changed if written]
+        if outdated:
+            where = f"{table.list(['letter_row'])} IN ({parameters(len(outdated))})"
+            cursor.execute(f"DELETE FROM {table.name} WHERE {where}", outdated)
+        rows = [
+            (self._house.namespace, term, to_us(letter.last_failed_seconds), row)
+            for row, letter, _ in changed
+            for term in terms_of(letter)
+        ]
+        for first in range(0, len(rows), _ROWS_A_STATEMENT):
+            some = rows[first : first + _ROWS_A_STATEMENT]
+            values = ", ".join([f"({parameters(len(_KEY))})"] * len(some))
+            insert = f"INSERT INTO {table.name} ({table.list(_KEY)}) VALUES {values}"
+            cursor.execute(insert, [each for row in some for each in row])
 
     def page(
         self, terms: Sequence[str], given: Mapping[str, str | None], limit: int, before: str | None

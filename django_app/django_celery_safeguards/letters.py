@@ -183,8 +183,10 @@ class OrmLetterStore(LetterSteps):
         table = self._house.tables.letters
         statement = table.insert((*_COLUMNS, "id")) if writes[0][0] is None else table.update(_COLUMNS)
         cursor.executemany(statement, [self._row(letter) for _, letter in writes])
-        for as_read, letter in writes:
-            self._terms.write(cursor, self._id(letter.id), letter, "" if as_read is None else as_read.terms_written)
+        written = [
+            (self._id(letter.id), letter, as_read.terms_written if as_read else "") for as_read, letter in writes
+        ]
+        self._terms.write(cursor, written)
         # Last: of all that is written here, others wait for the group's row alone.
         self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.ledger.record import Record
+from celery_safeguards.ledger import record
+from celery_safeguards.ledger.record import Record, RecordTooNew
 from celery_safeguards.locks.rules import Place
 from celery_safeguards.locks.store import LockState
 from django_celery_safeguards.models import NAME_CHARS
@@ -50,9 +51,18 @@ def record_of(row: Sequence[Any]) -> Record:
         RecordTooNew: it was written in a newer format.
 
     """
+    return Record.from_text(_record_text(row))
+
+
+def record_or_error(row: Sequence[Any]) -> Record | RecordTooNew:
+    """Return it as `record_of` does, or why it cannot be read."""
+    return record.record_or_error(_record_text(row))
+
+
+def _record_text(row: Sequence[Any]) -> str:
     format_, state, owner, *numbers, asking, body = row
     head = [format_, state, owner or "-", *numbers, int(asking)]
-    return Record.from_text(" ".join(map(str, head)) + "\n" + body)
+    return f"{' '.join(map(str, head))}\n{body}"
 
 
 def lock_id(namespace: str, name: str) -> str:

@@ -91,9 +91,9 @@ class Table:
         """Return a SELECT of the rows whose columns `by` are the parameters; `also`: more columns, as SQL."""
         return f"SELECT {self.list(columns)}{also} FROM {self.name} WHERE {self.are(by)}"
 
-    def select_some(self, columns: Sequence[str], rows: int) -> str:
-        """Return a SELECT of so many rows by their ids."""
-        return f"SELECT {self.list(columns)} FROM {self.name} WHERE {self.list(['id'])} IN ({parameters(rows)})"
+    def select_some(self, columns: Sequence[str], rows: int, *, also: str = "") -> str:
+        """Return a SELECT of so many rows by their ids; `also`: more columns, as SQL."""
+        return f"SELECT {self.list(columns)}{also} FROM {self.name} WHERE {self.list(['id'])} IN ({parameters(rows)})"
 
     def insert(self, columns: Sequence[str]) -> str:
         """Return an INSERT of one row, a parameter for each column."""

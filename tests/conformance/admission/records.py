@@ -46,6 +46,16 @@ class Records:
         assert record == store.read(key)
         assert None is store.read(other)
 
+    def test_records_are_read_together_as_they_are_alone(self, store):
+        keys = [RecordKey("shop.charge", text) for text in ODD_TEXTS.values()]
+        for key in keys:
+            claimed(store, key=key)
+
+        found = store.read_many([*keys, RecordKey("shop.charge", "absent")])
+
+        assert found == {key: store.read(key) for key in keys}
+        assert store.read_many([]) == {}
+
     @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
     def test_any_text_is_kept_in_a_record(self, store, text):
         """A result or a failure would come back as another one."""

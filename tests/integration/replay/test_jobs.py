@@ -8,8 +8,10 @@ from itertools import count, islice
 
 import pytest
 
+from celery_safeguards._redis import Keys
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.jobs.job import JobNotOpen, JobUnderWay, declared, taken
+from celery_safeguards.ledger.record import FORMAT
 from celery_safeguards.replay import batch, discard
 from celery_safeguards.replay.batch import task_id_of
 from celery_safeguards.replay.choosing import Choice, NothingChosen, forecast, make_job, named
@@ -511,3 +513,16 @@ def test_ids_are_those_of_the_job(shop):
     assert len(ids) == 6
     assert task_id_of("a", "l-1") == task_id_of("a", "l-1")
     assert len(next(islice(ids, 1))) == 36
+
+
+def test_a_record_of_a_newer_version_keeps_back_its_own_letter_alone(shop, clock, redis_client, namespace):
+    """In the midst of a deploy one record would stop the replay of ten thousand letters."""
+    letters = dead(shop, 3)
+    key = Keys(namespace).record(letters[1].scope, letters[1].key)
+    head, _, body = redis_client.get(key).partition("\n")
+    redis_client.set(key, f"{FORMAT + 1} {head.partition(' ')[2]}\n{body}")
+
+    done = run_job(shop.app, make_job(shop.app, EVERYTHING, "ann").id)
+
+    assert (done.status, counted(done)) == ("done", {"sent": 2, "succeeded": 2, "refused": 1})
+    assert "newer than" in next(iter(done.tally.reasons))

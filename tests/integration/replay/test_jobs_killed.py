@@ -20,8 +20,8 @@ from tests.integration.replay.clocks import WorkersClock
 from tests.integration.replay.shop import die, make_app, make_shop, queued, run, stored, take
 
 pytestmark = pytest.mark.redis
-LETTERS = 50
-TOGETHER = 20
+LETTERS = 120
+TOGETHER = running._LETTERS_TOGETHER
 
 
 def die_now():
