@@ -171,6 +171,15 @@ class Desk:
             reason="nobody knows whether it happened",
         )
 
+    def wait_until_buried(self, task, **fields):
+        """Wait for a letter of a task, with these fields."""
+
+        def is_there():
+            letters = self.store(lambda wiring: wiring.letters.list(task=task, limit=100)).letters
+            return any(all(getattr(each, name) == value for name, value in fields.items()) for each in letters)
+
+        wait_until(is_there, 20, f"there is a letter of {task}")
+
     def letter(self, letter):
         """Return a letter as it stands."""
         return self.store(lambda wiring: wiring.letters.get(letter.id))
@@ -246,10 +255,13 @@ class Desk:
 
     # --- processes
 
-    def start_worker(self, announcements):
-        """Start a worker of the project."""
+    def start_worker(self, announcements, **env):
+        """Start a worker of the project, with more in its environment."""
         worker = workers.start_worker(
-            "tests.browser.desk.celery:app", self.env, announcements=announcements, directory=self._directory
+            "tests.browser.desk.celery:app",
+            {**self.env, **env},
+            announcements=announcements,
+            directory=self._directory,
         )
         self._stack.callback(lambda: sys.stdout.write(f"--- log of {worker.name}\n{worker.log()}\n"))
         self._stack.callback(worker.kill_all)

@@ -2,7 +2,10 @@
 Tasks of each kind that a person can meet as a dead letter.
 """
 
+import os
+
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
+from tests.browser.desk import where
 from tests.support.announce import announce
 
 _ONCE = RetryPolicy(attempts=1)
@@ -27,11 +30,24 @@ def log_in(user, password):
     raise ValueError(f"the directory refuses {user} with {password}")
 
 
+def typed(**values):
+    """Fails in a worker that has not been mended."""
+    if where.BROKEN in os.environ:
+        raise ValueError("\x00 no such order" + "!" * int(os.environ[where.BROKEN]))
+    announce("typed", values=repr(values))
+
+
+def later(number):
+    announce("later", number=number)
+
+
 def add_tasks(app):
     """Register them with an app, and with no other."""
     for body, safeguards in (
         (note, Safeguards(repeatable=True, retry=_ONCE)),
         (mail, Safeguards(retry=_ONCE)),
+        (typed, Safeguards(repeatable=True, retry=_ONCE)),
+        *([(later, Safeguards(repeatable=True, retry=_ONCE))] if where.DEPLOYED in os.environ else []),
         (
             charge,
             Safeguards(
