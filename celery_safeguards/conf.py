@@ -6,7 +6,7 @@ worker with the nearest valid choice.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,10 @@ class Settings:
     """Says what is shown in place of a value of a letter, beside what is masked by name: a function of a context and
     the value, or its dotted name; see `deadletter.redaction` and `deadletter.masking.RedactionContext`."""
 
+    playbooks: Mapping[str, str] = field(default_factory=dict)
+    """What to do about failures, shown with letters and groups: an address or a sentence, by the fingerprint of a
+    group, the name of a task or a kind of failure; the first of these that is there."""
+
     search_secret: str | None = field(default=None, repr=False)
     """Keys the hashes of sensitive arguments. In a Django project its `SECRET_KEY`, unless this is set."""
 
@@ -151,6 +155,7 @@ class Settings:
         self._check_numbers()
         self._check_choices()
         self._check_search()
+        self._check_playbooks()
         if not isinstance(self.strict, bool):
             raise ConfigurationError(f"{PREFIX}strict={self.strict!r}: give True or False")
         if self.store_url is not None and not isinstance(self.store_url, str):
@@ -203,6 +208,15 @@ class Settings:
             raise ConfigurationError(
                 f"{PREFIX}search_secret is not set, and {PREFIX}sensitive_arguments has {', '.join(keyed)}, which is "
                 "searchable: without a secret whoever reads the index could guess the values"
+            )
+
+    def _check_playbooks(self) -> None:
+        given = self.playbooks
+        texts = [*given.keys(), *given.values()] if isinstance(given, Mapping) else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ConfigurationError(
+                f"{PREFIX}playbooks={given!r}: give addresses or sentences by names, such as "
+                "{'rate_limited': 'https://wiki.example.com/rate-limits'}"
             )
 
     @property

@@ -13,6 +13,7 @@ from celery_safeguards.cli.text import complain, print_fields, print_json, print
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import STATES, Letter
+from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
@@ -132,6 +133,8 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
     letter = require_found(wiring.letters.get(letter_id), letter_id)
     ahead = outlook(app, letter, wiring.clock.wall_seconds())
     letter = shown(wiring, letter, app.tasks)
+    named = {"fingerprint": letter.fingerprint, "task": letter.task, "kind": letter.kind}
+    playbook = playbook_of(wiring.settings.playbooks, **named)
     if as_json:
         arguments = arguments_of(letter.wire)
         document = {
@@ -144,9 +147,9 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
                 "notes": list(ahead.notes),
             },
         }
-        print_json({**document, "note": arguments.note or None})
+        print_json({**document, "note": arguments.note or None, "playbook": playbook or None})
     else:
-        _print_letter(letter, ahead)
+        _print_letter(letter, ahead, playbook)
 
 
 @dead.command()
@@ -198,7 +201,7 @@ def _print_page(page: Page, matched: Mapping[str, Sequence[str]]) -> None:
         complain(f"there are more: --before '{page.next_cursor}'")
 
 
-def _print_letter(letter: Letter, ahead: Outlook) -> None:
+def _print_letter(letter: Letter, ahead: Outlook, playbook: str) -> None:
     arguments = arguments_of(letter.wire)
     print_fields(
         [
@@ -212,6 +215,7 @@ def _print_letter(letter: Letter, ahead: Outlook) -> None:
             ("kind", f"{letter.kind}, an outside effect is {'' if letter.effect_possible else 'not '}possible"),
             ("reason", letter.reason),
             ("error", _error(letter)),
+            ("playbook", playbook or None),
             ("attempts", f"{letter.attempts}, {letter.lost_starts} starts without an outcome"),
             ("first seen", when(letter.first_seen_seconds)),
             ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),

@@ -10,6 +10,7 @@ from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.indexing import indexed, redaction_of
@@ -79,10 +80,12 @@ def show_group(ctx: click.Context, fingerprint: str, as_json: bool) -> None:
     if group is None:
         raise NoSuchGroup(f"there is no group {fingerprint}")
     group = _shown(wiring, group)
+    named = {"fingerprint": group.fingerprint, "task": group.task, "kind": group.kind}
+    playbook = playbook_of(wiring.settings.playbooks, **named)
     if as_json:
-        print_json(_plain(group))
+        print_json({**_plain(group), "playbook": playbook or None})
     else:
-        _print_group(group, wiring.clock.wall_seconds())
+        _print_group(group, wiring.clock.wall_seconds(), playbook)
 
 
 @click.command()
@@ -188,7 +191,7 @@ def _status(group: LetterGroup) -> str:
     return "reopened" if is_reopened else group.status
 
 
-def _print_group(group: LetterGroup, now_seconds: float) -> None:
+def _print_group(group: LetterGroup, now_seconds: float, playbook: str) -> None:
     states = ", ".join(f"{count} {state}" for state, count in group.counts.items())
     print_fields(
         [
@@ -197,6 +200,7 @@ def _print_group(group: LetterGroup, now_seconds: float) -> None:
             ("reopened", None if group.reopened_seconds is None else when(group.reopened_seconds)),
             ("assignee", group.assignee or None),
             ("note", group.note or None),
+            ("playbook", playbook or None),
             ("task", group.task),
             ("kind", group.kind),
             ("error", group.error_type or None),

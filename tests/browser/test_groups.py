@@ -71,6 +71,20 @@ def test_what_is_said_is_kept_shown_and_logged(log_in, desk, letters):
     assert entry == "Triage: acknowledged: the bank is away; assigned to bob; note changed."
 
 
+def test_what_the_project_has_written_down_for_a_failure_is_a_link(log_in, desk, letters):
+    page = log_in("vera")
+
+    page.goto(desk.url + desk.path_of_group(letters[0]))
+    of_group = page.locator(".field-playbook").get_by_role("link")
+    found = of_group.get_attribute("href"), of_group.get_attribute("rel")
+    open_letter(page, desk, desk.bury(task="desk.charge"))
+    of_letter = page.locator(".field-playbook")
+
+    assert found == ("https://wiki.example.com/bugs?a=<b>", "noopener noreferrer")
+    assert "javascript:alert(1)" in of_letter.inner_text()
+    assert of_letter.get_by_role("link").count() == 0
+
+
 def test_saving_what_is_there_changes_nothing(log_in, desk, letters):
     """A shell has written the note, with the ends of lines that browsers do not send."""
     desk.store(lambda wiring: wiring.letters.annotate_group(letters[0].fingerprint, "one\ntwo", "cli"))

@@ -27,7 +27,7 @@ from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter
 from django_celery_safeguards.admin.forms import TriageForm
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import may_start, start_link
-from django_celery_safeguards.admin.shown import seen_text
+from django_celery_safeguards.admin.shown import playbook_for, seen_text
 from django_celery_safeguards.admin.sparkline import sparkline
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.models import DeadLetter
@@ -53,7 +53,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         if obj is not None and group_of_row(obj) is None:
             return ((None, {"fields": ("fingerprint", "problem")}),)
         return (
-            (None, {"fields": ("status_shown", "assignee_shown", "note")}),
+            (None, {"fields": ("status_shown", "assignee_shown", "note", "playbook")}),
             ("Letters", {"fields": ("letters_shown", "failures_shown", "last_week")}),
             ("Cause", {"fields": ("task_shown", "kind_shown", "error_shown", "sample_shown", "fingerprint")}),
             ("History", {"fields": ("history",)}),
@@ -188,6 +188,12 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         """As it was written."""
         text = _read(obj).note
         return presenting.block(text, "note") if text else presenting.NOTHING
+
+    @admin.display(description="playbook")
+    def playbook(self, obj: Any) -> SafeString | str:
+        """What the project has written down for it."""
+        group = _read(obj)
+        return presenting.address_or_text(playbook_for(group.fingerprint, group.task, group.kind))
 
     @admin.display(description="letters")
     def letters_shown(self, obj: Any) -> SafeString | str:

@@ -10,7 +10,7 @@ from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
-from django_celery_safeguards.admin.shown import seen_text
+from django_celery_safeguards.admin.shown import playbook_for, seen_text
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
 from django_celery_safeguards.sql import row_id
@@ -18,7 +18,18 @@ from django_celery_safeguards.sql import row_id
 _READABLE = (
     (
         None,
-        {"fields": ("state_shown", "task_shown", "key_shown", "kind_shown", "reason_shown", "group_shown", "failures")},
+        {
+            "fields": (
+                "state_shown",
+                "task_shown",
+                "key_shown",
+                "kind_shown",
+                "reason_shown",
+                "group_shown",
+                "playbook",
+                "failures",
+            )
+        },
     ),
     ("Replay", {"fields": ("outlook_shown",)}),
     ("Arguments", {"fields": ("arguments",)}),
@@ -80,6 +91,12 @@ class LetterPage:
         if not obj.fingerprint:
             return "none yet: it is of an older version"
         return presenting.link_to(LetterGroup, row_id(obj.namespace, obj.fingerprint), obj.fingerprint)
+
+    @admin.display(description="playbook")
+    def playbook(self, obj: Any) -> SafeString | str:
+        """What the project has written down for its failure."""
+        letter = letter_of(obj)
+        return presenting.address_or_text(playbook_for(letter.fingerprint, letter.task, letter.kind))
 
     @admin.display(description="failures")
     def failures(self, obj: Any) -> SafeString | str:

@@ -140,6 +140,13 @@ def outlook_in_words(found: Outlook) -> SafeString | str:
     return lines([first, *found.notes])
 
 
+def address_or_text(text: str) -> SafeString | str:
+    """Return a page of somebody else's as a link, and a sentence as it is."""
+    if not text.startswith(("https://", "http://")):
+        return clean(text) or NOTHING
+    return format_html('<a href="{}" rel="noopener noreferrer">{}</a>', text, clean(text))
+
+
 def link_to(model: Any, id_: str, text: str) -> SafeString:
     """Return a link to a row's page."""
     opts = model._meta  # noqa: SLF001 - Django's documented way to a model's names

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.masking import FAILED
+from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.pipeline.indexing import redaction_of
@@ -68,3 +69,8 @@ def shown_store() -> Shown:
             "app, import that one in the project's __init__.py."
         )
     return Shown(alias=alias, namespace=stored_namespace(settings.namespace))
+
+
+def playbook_for(fingerprint: str, task: str, kind: str) -> str:
+    """Return what the project has written down for a failure; see `playbook_of`."""
+    return playbook_of(Settings.of(current_app()).playbooks, fingerprint=fingerprint, task=task, kind=kind)

@@ -19,6 +19,7 @@ def make_app(store_url, **options):
         settings_from_environment(
             safeguards_namespace=os.environ[NAMESPACE],
             safeguards_store_url=store_url,
+            safeguards_playbooks={"bug": "https://wiki.example.com/bugs?a=<b>", "desk.charge": "javascript:alert(1)"},
             result_backend="disabled://",
             task_publish_retry_policy={"max_retries": 0},
             safeguards_searchable_arguments=["order_id", "customer.email"],

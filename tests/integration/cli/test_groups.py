@@ -4,9 +4,11 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
+from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.group import HOUR_SECONDS
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring
@@ -154,3 +156,20 @@ def test_letters_of_an_older_version_are_counted_once(cli, app, bury, redis_clie
     document = json.loads(cli("dead", "group", group, "--json").stdout)
     assert ({"open": 3}, 0) == (document["counts"], document["failures"])
     assert ["3"] == [line.split()[2] for line in cli("dead", "groups").stdout.splitlines()[1:]]
+
+
+def test_the_playbook_of_the_nearest_name_is_shown(cli, app, bury):
+    """At three in the morning nobody remembers which page of the wiki it was."""
+    group = bury().fingerprint
+    playbooks = {"bug": "any bug", "shop.note": "https://wiki.example.com/notes", group: f"this one {NASTY}"}
+    said = []
+    for _ in range(3):
+        app.conf.safeguards_playbooks = dict(playbooks)
+        replace(Wiring.of(app), settings=Settings.of(app)).use_for(app)
+        said.append(json.loads(cli("dead", "group", group, "--json").stdout)["playbook"])
+        assert json.loads(cli("dead", "show", "letter-1", "--json").stdout)["playbook"] == said[-1]
+        playbooks.popitem()
+    shown = cli("dead", "group", group).stdout
+
+    assert said == [f"this one {NASTY}", "https://wiki.example.com/notes", "any bug"]
+    assert "any bug" in shown
