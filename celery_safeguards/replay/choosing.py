@@ -21,7 +21,7 @@ from celery_safeguards.replay.outlook import outlook
 from celery_safeguards.replay.plan import Need
 from celery_safeguards.wiring import Wiring
 
-_LETTERS_A_TRIP = 200
+_LETTERS_A_TRIP = 50
 _LEAST_STOP = 10
 _NEEDED = {
     Need.NOTHING: "",
