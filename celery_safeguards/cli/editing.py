@@ -12,8 +12,9 @@ from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, say
 from celery_safeguards.deadletter.changes import look_at, require_found
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.printable import clean
-from celery_safeguards.replay import Edit, EditRefused, Prepared, prepare, send_edited
+from celery_safeguards.replay import Edit, EditRefused, MaskedEdit, Prepared, masked, prepare, send_edited
 from celery_safeguards.replay.copying import known_queues, opened_at, with_argument
 from celery_safeguards.replay.edit import Opened, as_text
 from celery_safeguards.replay.locked import locked_fields
@@ -57,23 +58,26 @@ def edit_letter(
     Send a copy of a letter with other arguments, another queue or time, as work of its own; the letter stays.
 
     Without an option that changes something, your $EDITOR opens. Values that JSON does not have keep their type as
-    Celery sends them: {"__type__": "decimal", "__value__": "10.10"}.
+    Celery sends them: {"__type__": "decimal", "__value__": "10.10"}. What is hidden stands there as "[redacted 3]":
+    left as it is, it goes out as it was.
     """
     app = ctx.obj.app
     wiring = Wiring.of(app)
     letter = require_found(wiring.letters.get(letter_id), letter_id)
     found = opened_at(letter, wiring.clock.wall_seconds())
+    seen = masked(app, letter, found)
     if args_text is None and kwargs_text is None and not settings and not (queue or eta or countdown is not None):
-        edit = found.edit if dry_run else _edited_by_hand(found)
+        edit = seen.edit if dry_run else _edited_by_hand(found, seen.edit)
     else:
-        edit = _of_options(found, args_text, kwargs_text, queue=queue, eta=eta, countdown=countdown)
+        edit = _of_options(found, seen.edit, args_text, kwargs_text, queue=queue, eta=eta, countdown=countdown)
         edit = _with_settings(app, letter, found, edit, settings)
     if dry_run:
-        _print_ahead(app, letter, found, edit, as_json=as_json)
+        _print_ahead(app, letter, seen, edit, as_json=as_json)
         return
     if not reason:
         raise click.UsageError("give --reason: it goes into the letter's history")
-    sent = send_edited(app, letter_id, who, edit, reason, look=look_at(letter), may_run_twice=yes_it_may_run_twice)
+    whole, look = seen.restored(edit), look_at(letter)
+    sent = send_edited(app, letter_id, who, whole, reason, look=look, may_run_twice=yes_it_may_run_twice)
     if as_json:
         print_json({"letter_id": letter_id, "task_id": sent.task_id, "changed": list(sent.changed)})
     else:
@@ -82,6 +86,7 @@ def edit_letter(
 
 def _of_options(
     found: Opened,
+    edit: Edit,
     args_text: str | None,
     kwargs_text: str | None,
     *,
@@ -89,7 +94,6 @@ def _of_options(
     eta: str | None,
     countdown: float | None,
 ) -> Edit:
-    edit = found.edit
     if args_text is not None:
         edit = replace(edit, args=_given(found.args_of, args_text))
     if kwargs_text is not None:
@@ -110,8 +114,7 @@ def _with_settings(app: Any, letter: Letter, found: Opened, edit: Edit, settings
     return edit
 
 
-def _edited_by_hand(found: Opened) -> Edit:
-    edit = found.edit
+def _edited_by_hand(found: Opened, edit: Edit) -> Edit:
     eta = edit.eta.isoformat() if edit.eta else None
     text = as_text({"args": list(edit.args), "kwargs": edit.kwargs, "queue": edit.queue, "eta": eta})
     changed = click.edit(text, extension=".json")
@@ -145,10 +148,10 @@ def _moment_of(text: str) -> datetime | None:
         raise click.UsageError(f"--eta {clean(text, 80)}: give a time such as 2025-03-01T12:00+00:00") from error
 
 
-def _print_ahead(app: Any, letter: Letter, found: Opened, edit: Edit, *, as_json: bool) -> None:
+def _print_ahead(app: Any, letter: Letter, seen: MaskedEdit, edit: Edit, *, as_json: bool) -> None:
     """Say what may be edited and what would be sent; raises what a sending would."""
-    prepared: Prepared | None = None if edit == found.edit else prepare(app, letter, edit)
-    locked = locked_fields(letter)
+    prepared: Prepared | None = None if edit == seen.edit else prepare(app, letter, seen.restored(edit))
+    locked = locked_fields(letter, shown(Wiring.of(app), letter, app.tasks).wire)
     if as_json:
         print_json(
             {

@@ -101,7 +101,7 @@ class Look:
     def _with_arguments(
         self, wire: WireMessage, plain: Mapping[str, Any], signature: inspect.Signature | None
     ) -> WireMessage:
-        args, names = plain["args"], _names_of_places(signature, len(plain["args"]))
+        args, names = plain["args"], names_of_places(signature, len(plain["args"]))
         if signature is None and args and self._redaction.sensitive:
             # Which of them is sensitive, only the task could tell.
             names = ["args"] * len(args)
@@ -180,7 +180,7 @@ class Look:
         return text
 
 
-def _names_of_places(signature: inspect.Signature | None, count: int) -> list[str]:
+def names_of_places(signature: inspect.Signature | None, count: int) -> list[str]:
     """Return the names of positional arguments; those that have none are called by their places."""
     names: list[str] = []
     for name, parameter in signature.parameters.items() if signature else ():

@@ -18,19 +18,19 @@ logger = logging.getLogger(__name__)
 
 def indexed(wiring: Wiring, letter: Letter, tasks: Mapping[str, Any]) -> Letter:
     """Return a letter with its terms and with what lists show of it; `tasks`: those that are known here, by name."""
-    signature = _signature_of(tasks.get(letter.task))
+    signature = signature_of(tasks.get(letter.task))
     found = wiring.search.indexed(letter, signature)
     return redaction_of(wiring).summarised(found, signature)
 
 
 def shown(wiring: Wiring, letter: Letter, tasks: Mapping[str, Any]) -> Letter:
     """Return a letter as a person may see it."""
-    return redaction_of(wiring).letter(letter, _signature_of(tasks.get(letter.task)))
+    return redaction_of(wiring).letter(letter, signature_of(tasks.get(letter.task)))
 
 
 def shown_error(wiring: Wiring, wire: WireMessage, task: Any, error: str) -> str:
     """Return what a record keeps of the error of work that is tried again: nobody but a person reads it."""
-    return redaction_of(wiring).text_of("failure", error, wire, task.name, _signature_of(task))
+    return redaction_of(wiring).text_of("failure", error, wire, task.name, signature_of(task))
 
 
 def shown_failure(wiring: Wiring, failure: Mapping[str, Any], letter: Letter | None, task: str) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def redaction_of(wiring: Wiring) -> Redaction:
         return Redaction(wiring.settings.sensitive_arguments, lambda *_: FAILED)
 
 
-def _signature_of(task: Any) -> inspect.Signature | None:
+def signature_of(task: Any) -> inspect.Signature | None:
+    """Return what names a task's arguments; None: the task is not known here, or cannot be looked into."""
     try:
         return None if task is None else body_signature(task.run)
     except ConfigurationError:

@@ -20,6 +20,7 @@ from celery_safeguards.replay.copying import Prepared, opened_at, prepare
 from celery_safeguards.replay.discarding import discard
 from celery_safeguards.replay.edit import Edit, EditRefused
 from celery_safeguards.replay.editing import CopyNotPublished, Edited, send_edited
+from celery_safeguards.replay.masked import MaskedEdit, masked
 from celery_safeguards.replay.pace import Pace
 from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
 from celery_safeguards.replay.publishing import NotPublished
@@ -32,12 +33,14 @@ __all__ = [
     "EditRefused",
     "Edited",
     "Fate",
+    "MaskedEdit",
     "NotPublished",
     "Prepared",
     "ReplayRefused",
     "Replayed",
     "Result",
     "discard",
+    "masked",
     "opened_at",
     "prepare",
     "replay",

@@ -30,9 +30,19 @@ from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import KeyRefused, MessageTooLarge, nearest
 from celery_safeguards.ledger.canonical import bound_arguments
 from celery_safeguards.ledger.key import body_signature
-from celery_safeguards.replay.edit import Edit, EditRefused, Opened, as_sent, changed_fields, in_words, opened
+from celery_safeguards.replay.edit import (
+    Edit,
+    EditRefused,
+    Opened,
+    as_sent,
+    changed_fields,
+    in_words,
+    opened,
+    require_no_marks,
+)
 from celery_safeguards.replay.edit_history import copies_in_words
 from celery_safeguards.replay.following import Following, following
+from celery_safeguards.replay.masked import without_values
 from celery_safeguards.replay.own_key import OwnKey, own_key
 from celery_safeguards.replay.plan import OutgoingMessage, ReplayRefused, replay_message
 from celery_safeguards.replay.publishing import route_of
@@ -110,17 +120,28 @@ def prepare(app: Any, letter: Letter, edit: Edit) -> Prepared:
         edit: the whole of what the copy is to have: change what `opened_at` returns.
 
     Raises:
-        EditRefused: it cannot be sent as asked, or would not run.
+        EditRefused: it cannot be sent as asked, or would not run; nothing that is hidden is quoted.
         LetterNotOpen: something is under way with the letter, or it is closed.
         LetterTruncated: the message is not whole.
         StoreUnavailable: the record of the copy's key cannot be asked.
 
     """
+    try:
+        return _prepared(app, letter, edit)
+    except EditRefused as error:
+        if error.__cause__ is None:
+            raise
+        # What was raised from another's error may quote what that one could not bear.
+        raise EditRefused(without_values(app, letter, edit, str(error))) from error
+
+
+def _prepared(app: Any, letter: Letter, edit: Edit) -> Prepared:
     if letter.state not in EDITABLE:
         raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
     now = Wiring.of(app).clock.wall_seconds()
     message, before = _message_of(letter, now), opened_at(letter, now)
     edit = as_sent(edit)
+    require_no_marks(before.edit, edit)
     changed = changed_fields(before.edit, edit)
     if not changed:
         raise EditRefused("nothing is changed: replay it instead")

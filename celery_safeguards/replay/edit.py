@@ -20,13 +20,16 @@ from datetime import datetime
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.masking import FAILED, MASK
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
 
 MOST_DEPTH = 100
 """Levels of nesting: as deep as a fingerprint is taken, and far from where Python's own readers end."""
-_ENVELOPE = {"__type__", "__value__"}
+ENVELOPE = {"__type__", "__value__"}
+MARK = MASK.removesuffix("]")
+"""How a mark begins that stands for a hidden value: see `masked`."""
 _MOST_NAMES = 10
 _NAME_CHARS = 40
 _JSON_TYPE = "application/json"
@@ -91,7 +94,7 @@ class Opened:
             if len(found) < len(pairs):
                 twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
                 raise EditRefused(f"{what}: {clean(twice, _NAME_CHARS)!r} stands twice in one object")
-            return self._opened(found, what) if found.keys() == _ENVELOPE else found
+            return self._opened(found, what) if found.keys() == ENVELOPE else found
 
         try:
             value = json.loads(text, object_pairs_hook=object_of)
@@ -118,7 +121,7 @@ class Opened:
         if dumps(envelope) in self.unopened:
             return envelope
         value = loads(dumps(envelope))
-        if isinstance(value, dict) and value.keys() == _ENVELOPE:
+        if isinstance(value, dict) and value.keys() == ENVELOPE:
             named = f"{clean(envelope['__type__'], _NAME_CHARS)!r}"
             raise EditRefused(f"{what}: this is no value of type {named}, or that type is not known to this process")
         return value
@@ -153,7 +156,7 @@ def opened(letter: Letter, eta: datetime | None = None) -> Opened:
         raise EditRefused("its body holds no positional and keyword arguments")
     for name, value in (("args", plain_args), ("kwargs", plain_kwargs)):
         _require_shallow(value, name)
-    unopened = frozenset(dumps(each) for each in _mappings([args, kwargs]) if each.keys() == _ENVELOPE)
+    unopened = frozenset(dumps(each) for each in _mappings([args, kwargs]) if each.keys() == ENVELOPE)
     edit = Edit(args=args, kwargs=kwargs, eta=eta)
     return Opened(edit=edit, embed=embed if isinstance(embed, dict) else {}, unopened=unopened)
 
@@ -195,6 +198,23 @@ def changed_fields(before: Edit, after: Edit) -> tuple[str, ...]:
     return tuple(changed)
 
 
+def require_no_marks(before: Edit, after: Edit) -> None:
+    """
+    Refuse an edit in which a mark of what is hidden stands for the value itself.
+
+    Raises:
+        EditRefused: a text or a name in it has one, and none of the letter's own is the same.
+
+    """
+    own = set(_texts(before))
+    for text in _texts(after):
+        if (MARK in text or FAILED in text) and text not in own:
+            raise EditRefused(
+                f"{clean(text, 80)!r} stands for a hidden value, and is not sent: leave it as the form has it, which "
+                "keeps the value, or write a new value in place of all of it"
+            )
+
+
 def in_words(changed: Sequence[str]) -> str:
     """Return changed fields in one line."""
     more = f" and {len(changed) - _MOST_NAMES} more" if len(changed) > _MOST_NAMES else ""
@@ -219,6 +239,14 @@ def _children(values: Iterable[Any]) -> Iterable[Any]:
             yield from value.values()
         elif isinstance(value, list):
             yield from value
+
+
+def _texts(edit: Edit) -> Iterable[str]:
+    level: list[Any] = [json.loads(dumps([list(edit.args), dict(edit.kwargs)]))]
+    while level:
+        yield from (each for each in level if isinstance(each, str))
+        yield from (key for each in level if isinstance(each, dict) for key in each)
+        level = list(_children(level))
 
 
 def _mappings(values: Iterable[Any]) -> Iterable[dict[str, Any]]:

@@ -37,6 +37,7 @@ from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.replay.copying import Prepared, prepare
 from celery_safeguards.replay.edit import Edit, EditRefused, in_words
 from celery_safeguards.replay.edit_history import EDITED, NOT_SENT
+from celery_safeguards.replay.masked import without_values
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
@@ -116,12 +117,14 @@ def _publish(app: Any, prepared: Prepared, task_id: str, who: str) -> None:
         with guarded_publish(app, prepared.task.name, is_first=True):
             prepared.task.apply_async(tuple(edit.args), dict(edit.kwargs), task_id, **prepared.options)
     except (KeyRefused, MessageTooLarge) as error:
-        _note(wiring, letter_id, NOT_SENT, who, f"as task {task_id}: {error}")
-        raise EditRefused(f"it was not sent: {error}") from error
+        why = without_values(app, prepared.letter, edit, str(error))
+        _note(wiring, letter_id, NOT_SENT, who, f"as task {task_id}: {why}")
+        raise EditRefused(f"it was not sent: {why}") from error
     except Exception as error:
         # Whatever went wrong, from the broker to a team's own `apply_async`: the message may have arrived.
+        why = without_values(app, prepared.letter, edit, repr(error))
         raise CopyNotPublished(
-            f"the copy of letter {letter_id} is begun as task {task_id}, and not known to be sent: {error!r}. "
+            f"the copy of letter {letter_id} is begun as task {task_id}, and not known to be sent: {why}. "
             "Look for that task before it is sent again"
         ) from error
 

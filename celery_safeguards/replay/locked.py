@@ -3,32 +3,34 @@
 from dataclasses import dataclass
 
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.replay.edit import opened
 from celery_safeguards.replay.following import following
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One thing that stays out of reach; `value` as it is in the letter."""
+    """One thing that stays out of reach; `value` as a person may see it."""
 
     name: str
     value: str
     why: str
 
 
-def locked_fields(letter: Letter) -> tuple[Locked, ...]:
+def locked_fields(letter: Letter, seen: WireMessage) -> tuple[Locked, ...]:
     """
     Return what an edit cannot change, with reasons.
 
     Args:
         letter: one that can be opened.
+        seen: its message as a person may see it.
 
     Raises:
         EditRefused: it cannot.
         LetterTruncated: it is not whole.
 
     """
-    headers, follows = letter.wire.headers, following(opened(letter).embed)
+    headers, follows = seen.headers, following(opened(letter).embed)
     group = letter.group_id or headers.get("group") or ("of a chain in a chord" if follows.leaves_chord else "")
     key = f"{letter.key}, of {letter.scope}" if letter.key is not None else "none"
     rows = (
@@ -41,6 +43,6 @@ def locked_fields(letter: Letter) -> tuple[Locked, ...]:
         Locked("group or chord", str(group), "left: it has counted the original as failed, and must not count twice"),
         Locked("what follows it", "; ".join(follows.words), "goes with the copy, under task ids of its own"),
         Locked("expires", str(headers.get("expires") or ""), "stays while it is ahead"),
-        Locked("priority", str(letter.wire.properties.get("priority") or ""), "stays, as time limits and headers do"),
+        Locked("priority", str(seen.properties.get("priority") or ""), "stays, as time limits and headers do"),
     )
     return tuple(row for row in rows if row.value)

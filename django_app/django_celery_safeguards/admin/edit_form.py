@@ -9,7 +9,7 @@ from django import forms
 
 from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.printable import clean
-from celery_safeguards.replay import Edit, EditRefused, Prepared
+from celery_safeguards.replay import Edit, EditRefused, MaskedEdit, Prepared
 from celery_safeguards.replay.edit import Opened, as_text
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 
@@ -18,6 +18,7 @@ MOST_FORM_BYTES = 1_000_000
 _REASON_CHARS = MAX_REASON_CHARS - 500
 """The line of the history begins with the task id and the names of what was changed."""
 _MOST_ROWS = 30
+_HIDDEN = 'What is hidden stands here as "[redacted 3]", or so: left as it is, it goes out as it was.'
 _Read = TypeVar("_Read")
 _JSON = {"class": "vLargeTextField sg-json", "cols": 60, "spellcheck": "false", "autocomplete": "off"}
 
@@ -49,11 +50,14 @@ class EditForm(forms.Form):
         help_text="For the letter's history and the log of the admin.",
     )
 
-    def __init__(self, data: Any, opened: Opened, queues: Sequence[str]) -> None:
-        edit = opened.edit
+    def __init__(self, data: Any, opened: Opened, seen: MaskedEdit, queues: Sequence[str]) -> None:
+        edit = seen.edit
         texts = {"args": as_text(list(edit.args)), "kwargs": as_text(edit.kwargs)}
         super().__init__(data, initial={**texts, "eta": edit.eta.isoformat() if edit.eta else ""})
         self._opened = opened
+        self.seen = seen
+        if seen.hidden:
+            self.fields["args"].help_text = _HIDDEN
         self.size_bytes = sum(len(text.encode()) for text in texts.values())
         for name, text in texts.items():
             self.fields[name].widget.attrs["rows"] = min(text.count("\n") + 2, _MOST_ROWS)
@@ -81,15 +85,22 @@ class EditForm(forms.Form):
         return eta
 
     def edit(self) -> Edit:
-        """Return what is asked for."""
+        """Return what is asked for, with marks for what is hidden."""
         said = self.cleaned_data
         times = {"eta": said["eta"], "countdown_seconds": said["countdown_seconds"]}
         return Edit(args=said["args"], kwargs=said["kwargs"], queue=said["queue"] or None, **times)
 
 
-def mark_of(prepared: Prepared, look: str) -> str:
-    """Return a text that tells one copy, and what was said of it, from every other: what is sent is what was shown."""
-    edit = prepared.edit
+def mark_of(edit: Edit, prepared: Prepared, look: str) -> str:
+    """
+    Return a text that tells one copy, and what was said of it, from every other: what is sent is what was shown.
+
+    Args:
+        edit: as it was asked for: a digest of what is hidden would tell a short value to whoever tries all of them.
+        prepared: what it comes to.
+        look: of the letter.
+
+    """
     times = [edit.eta.isoformat() if edit.eta else None, edit.countdown_seconds]
     whole = [list(edit.args), edit.kwargs, edit.queue, *times, list(prepared.notes), prepared.consent, look]
     return hashlib.sha256(dumps(whole).encode()).hexdigest()

@@ -23,12 +23,12 @@ from celery_safeguards.deadletter.changes import EDITABLE, look_at, require_look
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
-from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, opened_at, prepare, send_edited
+from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, masked, opened_at, prepare, send_edited
 from celery_safeguards.replay.copying import known_queues
 from celery_safeguards.replay.locked import locked_fields
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
-from django_celery_safeguards.admin.letter_rows import reading_of
+from django_celery_safeguards.admin.letter_rows import letter_of, reading_of, seen_letter_of
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
 PERMISSION = "django_celery_safeguards.edit_deadletter"
@@ -64,25 +64,26 @@ class LetterEditing:
         app = current_app_with_tasks()
         try:
             form = _form_of(app, letter, request.POST if request.method == "POST" else None)
-            locked = [(each.name, clean(each.value, _LOCKED_CHARS), each.why) for each in locked_fields(letter)]
+            fields = locked_fields(letter, seen_letter_of(row).wire)
+            locked = [(each.name, clean(each.value, _LOCKED_CHARS), each.why) for each in fields]
         except (EditRefused, LetterTruncated) as error:
-            return self._show(request, row, letter, refused=clean(error))
+            return self._show(request, row, refused=clean(error))
         if request.method != "POST" or not form.is_valid():
-            return self._show(request, row, letter, form=form, locked=locked)
+            return self._show(request, row, form=form, locked=locked)
         look, prepared = request.POST.get("look", ""), None
         try:
             require_look(letter, look)
-            prepared = prepare(app, letter, form.edit())
+            prepared = prepare(app, letter, form.seen.restored(form.edit()))
             answer = self._sent(request, row, prepared, form, look)
         except SafeguardsError as error:
             form.add_error(None, clean(error))
             answer = None
-        return answer or self._show(request, row, letter, form=form, locked=locked, ahead=prepared)
+        return answer or self._show(request, row, form=form, locked=locked, ahead=prepared)
 
     def _sent(self: Any, request: Any, row: Any, prepared: Prepared, form: EditForm, look: str) -> Any:
         """Send a copy that was shown as it is now; None: it was not, or consent is missing."""
         asked = request.POST
-        if "send" not in asked or asked.get("checked") != mark_of(prepared, look):
+        if "send" not in asked or asked.get("checked") != mark_of(form.edit(), prepared, look):
             return None
         if prepared.consent and "may_run_twice" not in asked:
             form.add_error(None, "It is sent only with consent: see below.")
@@ -111,8 +112,9 @@ class LetterEditing:
             self.message_user(request, f"Letter {named}: {clean(said, _MESSAGE_CHARS)}.", messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self._named}_change", args=[row.pk], current_app=self.admin_site.name))
 
-    def _show(self: Any, request: Any, row: Any, letter: Letter, **context: Any) -> Any:
+    def _show(self: Any, request: Any, row: Any, **context: Any) -> Any:
         ahead: Prepared | None = context.get("ahead")
+        letter = letter_of(row)
         look = look_at(letter)
         whole = {
             **self.admin_site.each_context(request),
@@ -122,9 +124,9 @@ class LetterEditing:
             "row": row,
             "task": presenting.short(letter.task),
             "look": look,
-            "checked": mark_of(ahead, look) if ahead else "",
+            "checked": mark_of(context["form"].edit(), ahead, look) if ahead else "",
             "notes": presenting.lines(ahead.notes) if ahead else "",
-            "history": presenting.history(letter.history),
+            "history": presenting.history(seen_letter_of(row).history),
             "media": self.media,
             **context,
         }
@@ -145,7 +147,8 @@ def _can_be_opened(letter: Letter) -> bool:
 def _form_of(app: Any, letter: Letter, data: Any) -> EditForm:
     if letter.state not in EDITABLE:
         raise EditRefused(f"the letter is {letter.state}")
-    form = EditForm(data, opened_at(letter, time.time()), known_queues(app))
+    found = opened_at(letter, time.time())
+    form = EditForm(data, found, masked(app, letter, found), known_queues(app))
     if form.size_bytes > MOST_FORM_BYTES:
         raise EditRefused(
             f"its arguments have {form.size_bytes} bytes as text, and {MOST_FORM_BYTES} fit into a page: "

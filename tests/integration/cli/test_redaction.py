@@ -2,16 +2,19 @@
 No command shows a secret: not of a letter, nor of its group, its record, or its retry.
 """
 
+import json
 import logging
+import stat
 from dataclasses import replace
 
 import pytest
 
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
 from celery_safeguards.deadletter import redaction
+from celery_safeguards.errors import KeyRefused
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring
-from tests.integration.replay.shop import run
+from tests.integration.replay.shop import run, take
 
 pytestmark = pytest.mark.redis
 CANARY = "hunter2'é"
@@ -140,3 +143,84 @@ def test_function_that_fails_shows_marks_and_lets_letters_be_found(cli, app, bur
     assert (shown.exit_code, "no such order" in shown.output) == (0, False)
     assert "[redaction failed]" in shown.stdout
     assert "letter-1" in cli("dead", "list").stdout
+
+
+EDITS = {
+    "dry run": ("--dry-run",),
+    "dry run as JSON": ("--dry-run", "--json"),
+    "change ahead": ("--set", 'user="bob"', "--dry-run"),
+    "change ahead as JSON": ("--set", 'user="bob"', "--dry-run", "--json"),
+    "sent": ("--set", 'user="bob"'),
+    "sent as JSON": ("--set", 'user="bob"', "--json"),
+    "in an editor": (),
+    "refused": ("--set", "user=null"),
+    "moved": ("--set", 'comment="[redacted 1]"'),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_edit_shows_a_secret(cli, app, edit, tmp_path, monkeypatch, is_redacted):
+    """An editor writes its file to a disk, and keeps copies of it."""
+    log_in_of(app, attempts=1).apply_async(["ann", CANARY])
+    run(app)
+    (letter,) = Wiring.of(app).letters.list().letters
+    kept, script = tmp_path / "kept.json", tmp_path / "editor.sh"
+    script.write_text(f'#!/bin/sh\ncp "$1" {kept}\nsed -i s/ann/bob/ "$1"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    for name in ("VISUAL", "EDITOR"):
+        monkeypatch.setenv(name, str(script))
+
+    done = cli("dead", "edit", letter.id, *EDITS[edit], "--by", "eve", "--reason", "wrong user")
+
+    shown = done.output + (kept.read_text() if kept.exists() else "")
+    assert kept.exists() is (edit == "in an editor")
+    assert "hunter2" not in shown or not is_redacted
+    if edit in {"dry run", "dry run as JSON", "in an editor"}:
+        assert ("hunter2" in shown) is not is_redacted
+    message = take(app)
+    if edit.startswith("sent") or edit == "in an editor":
+        assert (done.exit_code, message.payload[0]) == (0, ["bob", CANARY])
+    else:
+        assert message is None
+    said = [entry.detail for entry in Wiring.of(app).letters.get(letter.id).history]
+    assert "hunter2" not in str(said)
+
+
+@pytest.mark.parametrize("text", ["[redacted]", "[redacted 9]", "[redaction failed]"])
+def test_no_edit_sends_what_is_shown_for_a_secret(cli, app, text):
+    log_in_of(app, attempts=1).apply_async(["ann", CANARY])
+    run(app)
+    (letter,) = Wiring.of(app).letters.list().letters
+
+    done = cli("dead", "edit", letter.id, "--set", f"password={json.dumps(text)}", "--by", "eve", "--reason", "x")
+
+    assert (done.exit_code, take(app)) == (1, None)
+    assert "stands for a hidden value" in done.stderr
+
+
+@pytest.mark.parametrize("is_broken_at", ["key", "publish"])
+def test_error_of_an_edit_that_quotes_a_new_secret_is_masked(cli, app, bury, is_broken_at):
+    """What cannot be published tends to be quoted by what could not publish it, into a history that is kept."""
+
+    class LogIn(SafeTask):
+        def apply_async(self, args=None, kwargs=None, *more, **options):
+            raise RuntimeError(f"the gate does not know {kwargs}")
+
+        def key_headers(self, args, kwargs):
+            if is_broken_at == "key":
+                raise KeyRefused(f"no key of {kwargs}")
+            return {}
+
+    @app.task(shared=False, base=LogIn, name="shop.note", safeguards=Safeguards(repeatable=True))
+    def note(**values):
+        return values
+
+    bury(body=json.dumps([[], {"password": CANARY}, {}]).encode())
+
+    done = cli("dead", "edit", "letter-1", "--set", 'password="a-new-one"', "--by", "eve", "--reason", "x")
+
+    assert done.exit_code in {1, 3}
+    said = done.output + str(Wiring.of(app).letters.get("letter-1").history)
+    assert ("no key of" if is_broken_at == "key" else "the gate does not know") in said
+    assert "a-new-one" not in said
+    assert "hunter2" not in said
