@@ -191,6 +191,7 @@ class DeadLetter(models.Model):
         verbose_name = "dead letter"
         default_permissions = ONLY_VIEW
         permissions = (
+            ("view_payload_deadletter", "Can view arguments, headers, errors and results of dead letters"),
             ("replay_deadletter", "Can replay dead letter"),
             ("discard_deadletter", "Can discard dead letter"),
             ("resolve_deadletter", "Can say whether a dead letter's work has happened"),

@@ -29,6 +29,7 @@ from celery_safeguards.replay.locked import locked_fields
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
 from django_celery_safeguards.admin.letter_rows import letter_of, reading_of, seen_letter_of
+from django_celery_safeguards.admin.payload import may_see
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
 PERMISSION = "django_celery_safeguards.edit_deadletter"
@@ -45,7 +46,7 @@ class LetterEditing:
         """Show one letter, with the button for whoever may."""
         row = self.get_object(request, object_id)
         letter = None if row is None else reading_of(row).letter
-        is_offered = letter is not None and request.user.has_perm(PERMISSION) and _can_be_opened(letter)
+        is_offered = letter is not None and _may_edit(request) and _can_be_opened(letter)
         context = {"edit_url": self._url_of_edit(object_id) if is_offered else "", **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
@@ -55,7 +56,7 @@ class LetterEditing:
         """Show the form, say what would happen, or send."""
         if request.method not in {"GET", "POST"}:
             return HttpResponseNotAllowed(["GET", "POST"])
-        if not self.has_view_permission(request) or not request.user.has_perm(PERMISSION):
+        if not self.has_view_permission(request) or not _may_edit(request):
             raise PermissionDenied
         row = self.get_object(request, object_id)
         letter = None if row is None else reading_of(row).letter
@@ -101,8 +102,13 @@ class LetterEditing:
                 may_run_twice=consents,
             )
         except SafeguardsError as error:
-            self.log_change(request, row, f"Edit as new: {clean(error, _MESSAGE_CHARS)}. Reason: {reason}")
-            if not isinstance(error, CopyNotPublished):
+            # The log is read by more people than may see what an error quotes.
+            is_out = isinstance(error, CopyNotPublished)
+            became = (
+                "a copy is begun, and not known to be sent: see the letter" if is_out else "refused, nothing is sent"
+            )
+            self.log_change(request, row, f"Edit as new: {became}. Reason: {reason}")
+            if not is_out:
                 raise
             self.message_user(request, f"{clean(error, _MESSAGE_CHARS)}.", messages.ERROR)
         else:
@@ -134,6 +140,11 @@ class LetterEditing:
 
     def _url_of_edit(self: Any, object_id: str) -> str:
         return str(reverse(f"admin:{self.edit_url}", args=[object_id], current_app=self.admin_site.name))
+
+
+def _may_edit(request: Any) -> bool:
+    """Whether whoever asks may send edited copies, and see what they are made of."""
+    return bool(request.user.has_perm(PERMISSION)) and may_see(request)
 
 
 def _can_be_opened(letter: Letter) -> bool:

@@ -25,6 +25,7 @@ from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter, LastFailedFilter
 from django_celery_safeguards.admin.forms import TriageForm
+from django_celery_safeguards.admin.payload import NEEDED, is_shown, may_see
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import may_start, start_link
 from django_celery_safeguards.admin.shown import playbook_for, seen_text
@@ -47,6 +48,10 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     search_fields = ("=fingerprint", "task", "error_type", "sample", "assignee")
     search_help_text = "A part of a task's name, an error, or an assignee; or a group, exactly."
     triage_url = "django_celery_safeguards_lettergroup_triage"
+
+    def get_search_fields(self, request: Any) -> list[str]:
+        """Let the words of errors be searched by those who may see them."""
+        return [name for name in self.search_fields if name != "sample" or may_see(request)]
 
     def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
         """Show what can be read."""
@@ -142,7 +147,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     @admin.display(description="task, error", ordering="task")
     def cause(self, obj: Any) -> SafeString:
         """What fails, and how."""
-        sample = seen_text("error", obj.sample, obj.task)
+        sample = seen_text("error", obj.sample, obj.task) if is_shown(obj) else NEEDED
         error = f"{obj.error_type.rpartition('.')[2]}: {sample}" if obj.error_type else sample
         return presenting.below(presenting.dotted(obj.task), error)
 
@@ -233,7 +238,8 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         group = _read(obj)
         id_ = row_id(obj.namespace, group.sample_letter_id)
         link = presenting.link_to(DeadLetter, id_, group.sample_letter_id)
-        message = presenting.block(seen_text("error", group.sample, group.task), "message")
+        said = seen_text("error", group.sample, group.task)
+        message = presenting.block(said, "message") if is_shown(obj) else NEEDED
         return presenting.pairs([("message", message), ("letter", link)])
 
     @admin.display(description="what was said")

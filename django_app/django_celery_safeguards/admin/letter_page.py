@@ -10,6 +10,7 @@ from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
+from django_celery_safeguards.admin.payload import NEEDED, history_of, is_shown, payload
 from django_celery_safeguards.admin.shown import playbook_for, seen_text
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
@@ -79,6 +80,7 @@ class LetterPage:
             return clean(obj.kind)
         return f"{letter.kind}: an outside effect is {'' if letter.effect_possible else 'not '}possible"
 
+    @payload
     @admin.display(description="reason")
     def reason_shown(self, obj: Any) -> str:
         """Why no further attempt is made."""
@@ -116,6 +118,7 @@ class LetterPage:
         """What a replay needs and does."""
         return presenting.outlook_in_words(outlook_of(obj))
 
+    @payload
     @admin.display(description="as decoded")
     def arguments(self, obj: Any) -> SafeString | str:
         """As the command line shows them."""
@@ -129,8 +132,10 @@ class LetterPage:
         """Type and message."""
         letter = seen_letter_of(obj)
         said: list[tuple[str, object]] = [("type", letter.error_type)] if letter.error_type else []
-        return presenting.pairs([*said, ("message", presenting.block(letter.error_message, "error message"))])
+        message = presenting.block(letter.error_message, "error message") if is_shown(obj) else NEEDED
+        return presenting.pairs([*said, ("message", message)])
 
+    @payload
     @admin.display(description="traceback")
     def traceback(self, obj: Any) -> SafeString | str:
         """Its last part, as far as it was kept."""
@@ -140,7 +145,7 @@ class LetterPage:
     @admin.display(description="what was done")
     def history(self, obj: Any) -> SafeString | str:
         """The oldest first."""
-        return presenting.history(seen_letter_of(obj).history)
+        return presenting.history(history_of(obj, seen_letter_of(obj).history))
 
     @admin.display(description="ids")
     def ids(self, obj: Any) -> SafeString | str:
@@ -175,11 +180,13 @@ class LetterPage:
             ]
         )
 
+    @payload
     @admin.display(description="headers")
     def headers(self, obj: Any) -> SafeString | str:
         """As the broker carried them."""
         return presenting.mapping(seen_letter_of(obj).wire.headers, "headers")
 
+    @payload
     @admin.display(description="properties")
     def properties(self, obj: Any) -> SafeString | str:
         """As the broker carried them."""
@@ -190,6 +197,7 @@ class LetterPage:
         """Why it cannot be read."""
         return clean(reading_of(obj).problem)
 
+    @payload
     @admin.display(description="what is stored")
     def stored_text(self, obj: Any) -> SafeString | str:
         """Its beginning."""

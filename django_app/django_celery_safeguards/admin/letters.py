@@ -9,6 +9,7 @@ from django.db.models import Q
 from django.urls import path
 from django.utils.safestring import SafeString
 
+from celery_safeguards.deadletter.terms import name_term
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
 from django_celery_safeguards.admin.editing import LetterEditing
@@ -20,6 +21,7 @@ from django_celery_safeguards.admin.filters import (
     TaskFilter,
 )
 from django_celery_safeguards.admin.letter_page import LetterPage
+from django_celery_safeguards.admin.payload import NEEDED, may_see, payload
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
 from django_celery_safeguards.admin.shown import seen_text, shown_search, shown_store
@@ -52,7 +54,8 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         for column in ("key", "task_id"):
             # Of letters of an older version, which no term finds yet.
             places.update(everything.filter(**{column: term}).values_list("last_failed_us", "pk")[:_FOUND_AT_MOST])
-        for each in shown_search().terms_for(term):
+        # Whether a guess is an argument's value, is told to those who may see it.
+        for each in shown_search().terms_for(term) if may_see(request) else (name_term(term),):
             places.update(_places_of(each)[:_FOUND_AT_MOST])
         ids = [row for _, row in heapq.nlargest(_FOUND_AT_MOST, places)]
         tasks = [name for name in self.task_names(request) if name.startswith(term)]
@@ -64,6 +67,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         """What can be found: the arguments are those of the settings."""
         arguments = shown_search().arguments
         named = f"; an argument's value, or {arguments[0]}=value (of {', '.join(arguments)})" if arguments else ""
+        named += f", which {NEEDED}" if arguments else ""
         return (
             f"Exactly: a key, a task id (also a root's, a parent's or an earlier replay's), a correlation id, a "
             f"letter's id{named}. By its beginning: a task's name; with * at the end, a key. Of more, the newest "
@@ -113,6 +117,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         """What failed, and for what."""
         return presenting.below(presenting.dotted(obj.task), obj.key)
 
+    @payload
     @admin.display(description="reason, error")
     def reason_and_error(self, obj: Any) -> SafeString:
         """Why no further attempt is made."""

@@ -17,6 +17,7 @@ from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import RecordStateFilter, ScopeFilter
 from django_celery_safeguards.admin.letter_rows import reading_of, seen_letter_of
+from django_celery_safeguards.admin.payload import payload
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
@@ -160,6 +161,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
             [("last attempt", possible), ("in doubt since", presenting.moment(record.doubt_us)), *asked]
         )
 
+    @payload
     @admin.display(description="last failure")
     def failure(self, obj: Any) -> SafeString | str:
         """As the attempt reported it."""

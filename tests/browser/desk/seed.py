@@ -6,15 +6,17 @@ import django
 
 PASSWORD = "night shift"
 PEOPLE = {
-    "vera": ("view",),
-    "rex": ("view", "replay"),
-    "dora": ("view", "discard"),
-    "sol": ("view", "resolve"),
-    "tess": ("view", "triage"),
-    "edie": ("view", "edit"),
-    "blind": ("replay", "discard", "resolve", "triage", "edit"),
-    "ann": ("view", "replay", "discard", "resolve", "triage", "edit"),
-    "bob": ("view", "replay", "discard", "resolve", "triage", "edit"),
+    "vera": ("view", "view_payload"),
+    "rex": ("view", "view_payload", "replay"),
+    "dora": ("view", "view_payload", "discard"),
+    "sol": ("view", "view_payload", "resolve"),
+    "tess": ("view", "view_payload", "triage"),
+    "edie": ("view", "view_payload", "edit"),
+    "lena": ("view",),
+    "noa": ("view", "replay", "discard", "resolve", "triage", "edit"),
+    "blind": ("view_payload", "replay", "discard", "resolve", "triage", "edit"),
+    "ann": ("view", "view_payload", "replay", "discard", "resolve", "triage", "edit"),
+    "bob": ("view", "view_payload", "replay", "discard", "resolve", "triage", "edit"),
 }
 """Each with the permissions on dead letters; none is a superuser."""
 
