@@ -18,6 +18,7 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_safeguards.cli.archiving import archive, restore
 from celery_safeguards.cli.check import check
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.editing import edit_letter
@@ -47,6 +48,8 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
     click.pass_context(handle_preload_options(_safeguards))
 )
 for _command in (edit_letter, ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
+    dead.add_command(_command)
+for _command in (archive, restore):
     dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)

@@ -207,7 +207,7 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str) -> None:
         [
             ("letter", letter.id),
             ("group", letter.fingerprint),
-            ("state", f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state),
+            ("state", _state(letter)),
             ("task", f"{letter.task} [{letter.task_id}]"),
             ("before that", ", ".join(letter.earlier_task_ids) or None),
             ("key", letter.key),
@@ -236,6 +236,12 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str) -> None:
             say(f"  {line}")
     for entry in letter.history:
         print_fields([(when(entry.at_seconds), f" {entry.what} by {entry.who or 'the system'}: {entry.detail}")])
+
+
+def _state(letter: Letter) -> str:
+    if letter.archived_from:
+        return f"{letter.state}, was {letter.archived_from}"
+    return f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state
 
 
 def _error(letter: Letter) -> str:

@@ -23,11 +23,12 @@ OF_ONE_LETTER = (LetterNotOpen, LetterTruncated)
 EDIT_BEGUN = "edit begun"
 EDITABLE: tuple[State, ...] = ("open", "discarded")
 """Where no message of the letter's own is under way; a discarded one has given its key free."""
+RESTORE_FIRST = "restore it first"
 
 
 def as_buried(letter: Letter) -> Letter:
     """Return what a first burial stores: every burial begins open."""
-    return replace(letter, state="open", replay_task_id=None)
+    return replace(letter, state="open", replay_task_id=None, archived_from=None)
 
 
 def reburial(letter: Letter) -> Change:
@@ -36,7 +37,9 @@ def reburial(letter: Letter) -> Change:
     def change(stored: Letter) -> Letter | None:
         # Without a fence the message itself is the proof: only the replay carries the id that the letter allocated.
         own_replay_died = (
-            letter.burial == 0 and letter.task_id == stored.replay_task_id and stored.state in {"replaying", "replayed"}
+            letter.burial == 0
+            and letter.task_id == stored.replay_task_id
+            and stored.work_state in {"replaying", "replayed"}
         )
         if letter.burial <= stored.burial and not own_replay_died:
             return None
@@ -110,8 +113,7 @@ def beginning_of_edit(new_task_id: str, who: str, detail: str, look: str, at_sec
             # The answer to this very step was lost, and it is made again.
             return stored
         require_look(stored, look)
-        if stored.state not in EDITABLE:
-            raise LetterNotOpen(stored.id, stored.state, stored.replay_task_id)
+        require_state(stored, *EDITABLE)
         stored.require_whole()
         return stored.noted(entry)
 
@@ -119,22 +121,20 @@ def beginning_of_edit(new_task_id: str, who: str, detail: str, look: str, at_sec
 
 
 def closing(note: str, at_seconds: float | None) -> Change:
-    """Close a letter whose operation has succeeded."""
+    """Close a letter whose operation has succeeded, also one that was put away before it was over."""
 
     def change(stored: Letter) -> Letter | None:
-        if stored.state in {"closed", "discarded"}:
+        if stored.work_state in {"closed", "discarded"}:
             return None
         entry = HistoryEntry(at_seconds=or_now(at_seconds), what="closed", detail=f"was {stored.state}; {note}")
-        return replace(stored.noted(entry), state="closed")
+        return replace(stored.noted(entry), state="closed", archived_from=None)
 
     return change
 
 
 def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
     """Give up an open letter."""
-    for name, value in (("who", who), ("reason", reason)):
-        if not value.strip():
-            raise ConfigurationError(f"{name}={value!r}: a letter is discarded only with a name and a reason")
+    require_said("discarded", who, reason)
 
     def change(stored: Letter) -> Letter:
         require_state(stored, "open")
@@ -150,7 +150,20 @@ def noting(what: str, who: str | None, detail: str, at_seconds: float | None) ->
     return lambda stored: stored.noted(entry)
 
 
-def require_state(letter: Letter, state: State) -> None:
+def require_said(done: str, who: str, reason: str) -> None:
+    """
+    Refuse what nobody could tell of later.
+
+    Raises:
+        ConfigurationError: `who` or `reason` is empty.
+
+    """
+    for name, value in (("who", who), ("reason", reason)):
+        if not value.strip():
+            raise ConfigurationError(f"{name}={value!r}: a letter is {done} only with a name and a reason")
+
+
+def require_state(letter: Letter, *states: State) -> None:
     """
     Refuse a letter in any other state.
 
@@ -158,8 +171,9 @@ def require_state(letter: Letter, state: State) -> None:
         LetterNotOpen: with the state it is in.
 
     """
-    if letter.state != state:
-        raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
+    if letter.state not in states:
+        hint = RESTORE_FIRST if letter.state == "archived" else ""
+        raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id, hint)
 
 
 def require_look(letter: Letter, look: str) -> None:

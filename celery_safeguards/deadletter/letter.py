@@ -33,8 +33,8 @@ MAX_DETAIL_CHARS = 1_000
 MOST_EARLIER_IDS = 20
 _CAPPED_TEXT_CHARS = 2_000
 
-State = Literal["open", "replaying", "replayed", "closed", "discarded"]
-STATES: tuple[State, ...] = ("open", "replaying", "replayed", "closed", "discarded")
+State = Literal["open", "replaying", "replayed", "closed", "discarded", "archived"]
+STATES: tuple[State, ...] = ("open", "replaying", "replayed", "closed", "discarded", "archived")
 
 
 class LetterUnreadable(SafeguardsError, ValueError):
@@ -136,9 +136,14 @@ class Letter:
     shown_reason: str = ""
     """The same of its reason."""
 
+    archived_from: State | None = None
+    """Of an archived letter: the state that `restore` brings it back to."""
+
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("id='': a letter without an id would hide all others without one")
+        if (self.archived_from is None) is (self.state == "archived") or self.archived_from == "archived":
+            raise ValueError(f"state={self.state!r}, archived_from={self.archived_from!r}: an archived letter has both")
         for name in _TEXTS:
             value = getattr(self, name)
             if isinstance(value, str):
@@ -177,6 +182,11 @@ class Letter:
         """The letter of which its message is an edited copy."""
         return _text(self.wire.headers.get(EDITED_FROM))
 
+    @property
+    def work_state(self) -> State:
+        """How its work stands: its state, or of an archived letter the one that it would come back to."""
+        return self.archived_from or self.state
+
     def to_json(self) -> str:
         """Return it as ASCII text, format version 1."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -205,8 +215,9 @@ class Letter:
             given["wire"] = WireMessage.from_plain(plain["wire"])
             given["kind"] = FailureKind(plain["kind"])
             given["history"] = history_of(plain["history"])
-            if plain["state"] not in STATES:
-                raise LetterUnreadable(f"state {plain['state']!r} is none of {', '.join(STATES)}")
+            for state in (plain["state"], plain.get("archived_from") or "open"):
+                if state not in STATES:
+                    raise LetterUnreadable(f"state {state!r} is none of {', '.join(STATES)}")
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, LetterUnreadable):

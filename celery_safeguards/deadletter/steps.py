@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from celery_safeguards.deadletter import changes, group
+from celery_safeguards.deadletter import archiving, changes, group
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
 from celery_safeguards.deadletter.store import as_it_is
@@ -48,6 +48,11 @@ class LetterSteps(ABC):
                 made[letter_id] = error
         return made
 
+    def _each_found(self, wanted: Mapping[str, changes.Change]) -> Mapping[str, Letter | SafeguardsError]:
+        """Make changes of which none leaves a letter as it is: what is not there is refused."""
+        made = self._apply_each(wanted)
+        return {id_: changes.no_such_letter(id_) if each is None else each for id_, each in made.items()}
+
     def begin_replays(
         self, new_task_ids: Mapping[str, str], who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()
     ) -> Mapping[str, Letter | SafeguardsError]:
@@ -56,12 +61,23 @@ class LetterSteps(ABC):
             letter_id: changes.beginning_of_replay(task_id, who, at_seconds, notes)
             for letter_id, task_id in new_task_ids.items()
         }
-        begun = self._apply_each(wanted)
-        return {id_: changes.no_such_letter(id_) if made is None else made for id_, made in begun.items()}
+        return self._each_found(wanted)
 
     def mark_each_replayed(self, task_ids: Mapping[str, str], at_seconds: float) -> None:
         """See `LetterStore.mark_each_replayed`."""
         self._apply_each({id_: changes.end_of_replay(task_id, at_seconds) for id_, task_id in task_ids.items()})
+
+    def archive(
+        self, letter_ids: Sequence[str], who: str, reason: str, at_seconds: float | None = None
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """See `LetterStore.archive`."""
+        return self._each_found(dict.fromkeys(letter_ids, archiving.archiving(who, reason, at_seconds)))
+
+    def restore(
+        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """See `LetterStore.restore`."""
+        return self._each_found(dict.fromkeys(letter_ids, archiving.restoring(who, at_seconds)))
 
     def begin_replay(
         self, letter_id: str, new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()

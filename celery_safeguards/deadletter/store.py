@@ -11,6 +11,11 @@ dies again reopens its own letter instead of writing another.
                  ▼  └──────────────(from any state)┴───────────────────────────────┘
             discarded                close (the same operation succeeded): open, replaying, replayed ──▶ closed
 
+                                       archive
+    open, replayed, closed, discarded ─────────▶ archived    put away: it remembers where it was, and `restore` brings
+                                      ◀─────────             it back there; bury and close find it as if it still were
+                                       restore
+
 The race that `burial` decides, a slow first burier against a replay:
 
     t0 A and B both bury burial 7; A is slow    t1 B writes the letter: open    t2 a person begins a replay: replaying
@@ -44,18 +49,21 @@ class LetterNotOpen(SafeguardsError):
         letter_id: the letter.
         state: the state it is in.
         replay_task_id: the id already allocated to its replay, if any.
+        hint: what to do about it, or who has done it.
 
     """
 
-    def __init__(self, letter_id: str, state: State, replay_task_id: str | None = None) -> None:
-        super().__init__(letter_id, state, replay_task_id)
+    def __init__(self, letter_id: str, state: State, replay_task_id: str | None = None, hint: str = "") -> None:
+        super().__init__(letter_id, state, replay_task_id, hint)
         self.letter_id = letter_id
         self.state = state
         self.replay_task_id = replay_task_id
+        self.hint = hint
 
     def __str__(self) -> str:
         under = f", as task {self.replay_task_id}" if self.replay_task_id else ""
-        return f"letter {self.letter_id} is {self.state}{under}"
+        hint = f": {self.hint}" if self.hint else ""
+        return f"letter {self.letter_id} is {self.state}{under}{hint}"
 
 
 class LetterChanged(SafeguardsError):
@@ -246,6 +254,8 @@ class LetterStore(Protocol):
         """
         Close an open, replaying or replayed letter: the same operation has succeeded.
 
+        So is an archived one, if it was put away before its work was over.
+
         Returns:
             Whether it is closed by this call. False: there is none, or it is closed or discarded.
 
@@ -260,6 +270,41 @@ class LetterStore(Protocol):
             ConfigurationError: `who` or `reason` is empty.
             LetterNotOpen: it is in any other state, above all replaying.
             NoSuchLetter: no letter of that id.
+
+        """
+        ...
+
+    def archive(
+        self, letter_ids: Sequence[str], who: str, reason: str, at_seconds: float | None = None
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """
+        Put letters away: they ask for no attention, and can come back.
+
+        Nothing is given up by it: what is not over still can be closed by a success, reopened by another failure, and
+        keeps its key.
+
+        Returns:
+            What became of each: the letter, or why it was left as it is: `LetterNotOpen` (replaying, or archived
+            already), `NoSuchLetter` or `LetterUnreadable`. After `StoreUnavailable` any number of them may have been
+            put away.
+
+        Raises:
+            ConfigurationError: `who` or `reason` is empty.
+
+        """
+        ...
+
+    def restore(
+        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None
+    ) -> Mapping[str, Letter | SafeguardsError]:
+        """
+        Bring archived letters back to where each was when it was put away.
+
+        Returns:
+            As `archive`; `LetterNotOpen`: it is not archived.
+
+        Raises:
+            ConfigurationError: `who` is empty.
 
         """
         ...

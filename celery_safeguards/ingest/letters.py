@@ -222,7 +222,7 @@ def _by_record(wiring: Wiring, letter: Letter) -> Letter | None:
         return None  # other arguments under the same key: another piece of work
     found = wiring.letters.get(record.letter_id)
     # What a person has given up, or what succeeded, does not stand for another publication.
-    is_over = found is not None and found.state in {"closed", "discarded"} and found.task_id != letter.task_id
+    is_over = found is not None and found.work_state in {"closed", "discarded"} and found.task_id != letter.task_id
     return None if is_over else found
 
 
@@ -232,7 +232,7 @@ def _by_message(wiring: Wiring, letter: Letter) -> Letter | None:
     for name in (*named, unread_id(letter.wire, task_id)):
         found = wiring.letters.get(name)
         # Without an id of its own a message is the one of a letter only while that waits.
-        if found is not None and found.task_id == task_id and (task_id or found.state in {"open", "replaying"}):
+        if found is not None and found.task_id == task_id and (task_id or found.work_state in {"open", "replaying"}):
             return found
     return None
 

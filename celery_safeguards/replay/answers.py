@@ -63,11 +63,11 @@ def look_at(
 
 
 def _answer(letter: Letter | LetterUnreadable | None, task_id: str, chosen_seconds: float) -> Tally | None:
-    if not isinstance(letter, Letter) or letter.state == "discarded":
+    if not isinstance(letter, Letter) or letter.work_state == "discarded":
         return _UNANSWERED
-    if letter.state == "closed":
+    if letter.work_state == "closed":
         return _SUCCEEDED
-    if letter.state == "open" or letter.replay_task_id != task_id:
+    if letter.work_state == "open" or letter.replay_task_id != task_id:
         return _FAILED_AGAIN if letter.last_failed_seconds > chosen_seconds else _UNANSWERED
     return None
 

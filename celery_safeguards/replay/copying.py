@@ -24,9 +24,8 @@ from kombu.serialization import dumps as serialize
 from celery_safeguards import headers as h
 from celery_safeguards._compat import custom_headers
 from celery_safeguards._publishing import Publishing
-from celery_safeguards.deadletter.changes import EDITABLE
+from celery_safeguards.deadletter.changes import EDITABLE, require_state
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import KeyRefused, MessageTooLarge, nearest
 from celery_safeguards.ledger.canonical import bound_arguments
 from celery_safeguards.ledger.key import body_signature
@@ -136,8 +135,7 @@ def prepare(app: Any, letter: Letter, edit: Edit) -> Prepared:
 
 
 def _prepared(app: Any, letter: Letter, edit: Edit) -> Prepared:
-    if letter.state not in EDITABLE:
-        raise LetterNotOpen(letter.id, letter.state, letter.replay_task_id)
+    require_state(letter, *EDITABLE)
     now = Wiring.of(app).clock.wall_seconds()
     message, before = _message_of(letter, now), opened_at(letter, now)
     edit = as_sent(edit)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.clock import to_seconds, to_us
+from celery_safeguards.deadletter.changes import RESTORE_FIRST
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.replay.edit_history import copies_in_words
@@ -62,6 +63,8 @@ def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
     notes = (f"goes to {to} under a new task id", *message.left_behind, *copies_in_words(letter))
     if letter.state == "replaying":
         return Outlook(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
+    if letter.state == "archived":
+        return Outlook(refused=f"the letter is archived: {RESTORE_FIRST}", notes=notes)
     if letter.state != "open":
         return Outlook(refused=f"the letter is {letter.state}")
     try:

@@ -124,7 +124,7 @@ def _is_of_another(wiring: Wiring, letter: Letter) -> bool:
     stored = wiring.letters.get(letter.id)
     if stored is None or stored.first_seen_seconds == letter.first_seen_seconds:
         return False  # our own: its first answer was lost
-    return not letter.wire.delivery_info.get("redelivered") or stored.state not in {"open", "replaying"}
+    return not letter.wire.delivery_info.get("redelivered") or stored.work_state not in {"open", "replaying"}
 
 
 def unread_id(wire: WireMessage, name: Any) -> str:

@@ -196,10 +196,17 @@ class DeadLetter(models.Model):
             ("discard_deadletter", "Can discard dead letter"),
             ("resolve_deadletter", "Can say whether a dead letter's work has happened"),
             ("edit_deadletter", "Can send an edited copy of a dead letter"),
+            ("archive_deadletter", "Can archive and restore dead letter"),
         )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
             models.Index(fields=["namespace", "state", "last_failed_us"], name="sg_letter_state"),
+            # What was put away is left out of the list, and may be most of the table.
+            models.Index(
+                fields=["namespace", "last_failed_us", "id"],
+                name="sg_letter_here",
+                condition=~models.Q(state="archived"),
+            ),
             models.Index(fields=["namespace", "task", "last_failed_us"], name="sg_letter_task"),
             models.Index(fields=["namespace", "key"], name="sg_letter_key"),
             models.Index(fields=["namespace", "task_id"], name="sg_letter_task_id"),

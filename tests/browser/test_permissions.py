@@ -13,12 +13,15 @@ DEEDS = {
     "discard": {"confirmed": "1", "reason": "by hand"},
     "happened": {"confirmed": "1", "reason": "by hand", "result": "1"},
     "did-not-happen": {"confirmed": "1", "reason": "by hand"},
+    "archive": {"confirmed": "1", "reason": "by hand"},
+    "restore": {"confirmed": "1"},
 }
 MAY = {
     "vera": set(),
     "rex": {"replay", "resume"},
     "dora": {"discard"},
     "sol": {"happened", "did-not-happen"},
+    "archie": {"archive", "restore"},
     "blind": set(),
 }
 
@@ -40,9 +43,11 @@ def test_view_only_person_sees_no_button_and_no_action(log_in, desk):
 @pytest.mark.parametrize("deed", DEEDS)
 def test_request_made_by_hand_needs_the_permission_of_its_deed(desk, person, deed):
     """What is hidden is not forbidden: with the address and a token anybody can send the form."""
-    letter = desk.bury() if deed in {"replay", "resume", "discard"} else desk.bury_unknown(f"{person}-{deed}")
+    letter = desk.bury_unknown(f"{person}-{deed}") if "happen" in deed else desk.bury()
     if deed == "resume":
         desk.change(letter, state="replaying", replay_task_id="allocated")
+    if deed == "restore":
+        desk.change(letter, state="archived", archived_from="open")
     before = desk.letter(letter).state
     with desk.client(person) as client:
         asked = client.do(deed, desk.picked(letter))
@@ -54,7 +59,9 @@ def test_request_made_by_hand_needs_the_permission_of_its_deed(desk, person, dee
     assert any(which == letter.id for _, which, _ in desk.log()) == is_allowed
 
 
-@pytest.mark.parametrize("action", ["replay_selected", "discard_selected", "delete_selected"])
+@pytest.mark.parametrize(
+    "action", ["replay_selected", "discard_selected", "archive_selected", "restore_selected", "delete_selected"]
+)
 def test_action_of_the_list_sent_by_hand_does_nothing(desk, action):
     """The list's own form is a second way to every action."""
     letter = desk.bury()
@@ -64,6 +71,8 @@ def test_action_of_the_list_sent_by_hand_does_nothing(desk, action):
     # Django answers an action that it does not offer with the list itself.
     assert "Send this work again?" not in answer.text
     assert "Give this work up?" not in answer.text
+    assert "Put this work away?" not in answer.text
+    assert "Bring this work back?" not in answer.text
     assert (desk.letter(letter).state, desk.queued()) == ("open", 0)
 
 

@@ -105,7 +105,7 @@ def test_letter_of_a_megabyte_makes_a_page_that_can_be_read(desk):
     assert len(answer.text) < 200_000
 
 
-def test_message_that_is_not_whole_can_only_be_discarded(log_in, desk):
+def test_message_that_is_not_whole_can_only_be_put_away_or_given_up(log_in, desk):
     """A replay of a part of a message would be another message."""
     whole = desk.bury(kwargs={"blob": "x" * 50_000})
     desk.change(whole, wire=whole.wire.without_body())
@@ -115,7 +115,8 @@ def test_message_that_is_not_whole_can_only_be_discarded(log_in, desk):
 
     assert "its message was larger than safeguards_max_letter_bytes" in content(page)
     assert page.locator(".sg-buttons input[type=submit]").evaluate_all("all => all.map(each => each.value)") == [
-        "Discard…"
+        "Archive…",
+        "Discard…",
     ]
 
 

@@ -315,7 +315,7 @@ class LetterStoreContract:
         assert store.mark_replayed("l-1", "t-2", NOON) is False
         assert store.get("l-1").state == "open"
 
-    @pytest.mark.parametrize("state", ["open", "replaying", "replayed"])
+    @pytest.mark.parametrize("state", ["open", "replaying", "replayed", "archived"])
     def test_a_success_closes_the_letter(self, store, state):
         """Work that is done would be replayed by whoever reads the list."""
         bring_to(store, state)
@@ -352,7 +352,7 @@ class LetterStoreContract:
         entry = HistoryEntry(at_seconds=NOON + 5, what="discarded", who="ana", detail="order was cancelled")
         assert replace(letter(), state="discarded", history=(entry,)) == discarded == store.get("l-1")
 
-    @pytest.mark.parametrize("state", ["replaying", "replayed", "closed", "discarded"])
+    @pytest.mark.parametrize("state", ["replaying", "replayed", "closed", "discarded", "archived"])
     def test_only_an_open_letter_is_discarded(self, store, state):
         """Work that runs at this moment would be reported as given up."""
         bring_to(store, state)
@@ -421,7 +421,7 @@ class LetterStoreContract:
             store.begin_edit("l-1", "t-9", "ann", "why", look, NOON)
         assert changed == store.get("l-1")
 
-    @pytest.mark.parametrize("state", ["replaying", "replayed", "closed"])
+    @pytest.mark.parametrize("state", ["replaying", "replayed", "closed", "archived"])
     def test_an_edit_of_what_is_under_way_or_over_is_refused(self, store, state):
         bring_to(store, state)
 
@@ -539,7 +539,7 @@ class LetterStoreContract:
 
 
 def bring_to(store, state):
-    """Bury `letter()` and bring it to a state."""
+    """Bury `letter()` and bring it to a state; "archived": from open."""
     store.bury(letter())
     if state in ("replaying", "replayed"):
         store.begin_replay("l-1", "t-2", "ana", NOON + 100)
@@ -549,3 +549,5 @@ def bring_to(store, state):
         store.close("l-1", "succeeded", NOON + 102)
     if state == "discarded":
         store.discard("l-1", "ana", "obsolete", NOON + 103)
+    if state == "archived":
+        store.archive(["l-1"], "ana", "old", NOON + 104)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, GroupHasMoved, NoSuchGroup
-from celery_safeguards.deadletter.letter import MAX_HISTORY
+from celery_safeguards.deadletter.letter import MAX_HISTORY, STATES
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.outcome import FailureKind
@@ -74,7 +74,7 @@ class LetterGroupContract:
 
         assert (1, {"open": 1}) == (store.get_group(GROUP).failures, store.get_group(GROUP).counts)
 
-    @pytest.mark.parametrize("state", ["open", "replaying", "replayed", "closed", "discarded"])
+    @pytest.mark.parametrize("state", STATES)
     def test_a_letter_is_counted_in_its_state(self, store, state):
         bring_to(store, state)
         store.add_note("l-1", "note", "ana")
@@ -304,7 +304,7 @@ class LetterGroupContract:
 def one_step(store, choose, id_, step, deaths):
     """Do one thing to one letter, and note a failure that is written."""
     found = store.get(id_)
-    what = choose.randrange(6) if found else 0
+    what = choose.randrange(8) if found else 0
     if what == 0:
         kind = choose.choice([FailureKind.BUG, FailureKind.DATA, FailureKind.INFRASTRUCTURE])
         dead = failed(id_, step, kind=kind, burial=step + 1)
@@ -318,5 +318,9 @@ def one_step(store, choose, id_, step, deaths):
         store.close(id_, "done", NOON)
     elif what == 4:
         store.discard(id_, "ana", "obsolete", NOON)
+    elif what == 5:
+        store.archive([id_], "ana", "old", NOON)
+    elif what == 6:
+        store.restore([id_], "ana", NOON)
     else:
         store.add_note(id_, "note", "ana", "", NOON)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.terms import name_term
 from celery_safeguards.errors import ConfigurationError
@@ -87,7 +88,7 @@ class LetterSearchContract:
 
         assert [[], ["l-1"]] == [found(store, f"order_id={number}") for number in (1, 2)]
 
-    @pytest.mark.parametrize("state", ["open", "replaying", "replayed", "closed", "discarded"])
+    @pytest.mark.parametrize("state", STATES)
     def test_a_letter_is_found_in_every_state(self, store, state):
         """What was discarded last week is what the customer asks about today."""
         store.bury(of_order("l-1", 7))
@@ -99,6 +100,8 @@ class LetterSearchContract:
             store.close("l-1", "done", NOON)
         if state == "discarded":
             store.discard("l-1", "ana", "obsolete", NOON)
+        if state == "archived":
+            store.archive(["l-1"], "ana", "old", NOON)
 
         assert ["l-1"] == found(store, "7", state=state)
         assert [] == found(store, "7", state="open" if state != "open" else "closed")

@@ -13,6 +13,7 @@ from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores
+from tests.conformance.archive_contract import LetterArchiveContract
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
 from tests.conformance.groups_contract import LetterGroupContract
 from tests.conformance.search_contract import LetterSearchContract
@@ -48,6 +49,10 @@ class TestLetterGroups(LetterGroupContract):
 
 
 class TestSeveralLetters(SeveralLettersContract):
+    pass
+
+
+class TestLetterArchive(LetterArchiveContract):
     pass
 
 
@@ -148,6 +153,8 @@ CALLS = {
     "mark_replayed": lambda store: store.mark_replayed("l-1", "t-2", NOON),
     "close": lambda store: store.close("l-1", "done", NOON),
     "discard": lambda store: store.discard("l-1", "ana", "obsolete", NOON),
+    "archive": lambda store: store.archive(["l-1"], "ana", "old", NOON),
+    "restore": lambda store: store.restore(["l-1"], "ana", NOON),
     "add_note": lambda store: store.add_note("l-1", "note", "ana", "", NOON),
 }
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import connections
 
 from celery_safeguards.deadletter.terms import name_term
-from django_celery_safeguards.models import LetterTerm
+from django_celery_safeguards.models import DeadLetter, LetterTerm
 from tests.conformance.deadletter_contract import NOON, letter
 
 LETTERS = 60
@@ -79,6 +79,19 @@ def test_the_admins_search_reads_the_index_in_its_order(explained, under_test, a
     plan = rows.order_by("-last_failed_us", "-letter_row").values_list("last_failed_us", "letter_row")[:1_000].explain()
 
     assert "sg_term_failed" in plan
+    assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE") if word in plan], plan
+
+
+def test_the_admins_list_steps_over_no_letter_that_was_put_away(explained, under_test, alias):
+    """After an incident most letters may be put away: a page would read all of them to find fifty others."""
+    rows = DeadLetter.objects.using(alias).filter(namespace=under_test.namespace)
+    with connections[alias].cursor() as cursor:
+        if connections[alias].vendor == "postgresql":
+            cursor.execute("SET enable_seqscan = off")
+
+    plan = rows.exclude(state="archived").order_by("-last_failed_us", "-id")[:50].explain()
+
+    assert "sg_letter_here" in plan
     assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE") if word in plan], plan
 
 

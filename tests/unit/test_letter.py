@@ -115,6 +115,20 @@ letters = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    "state, archived_from", [("archived", None), ("open", "closed"), ("archived", "archived"), ("archived", "lost")]
+)
+def test_an_archived_letter_says_where_it_was(state, archived_from):
+    """Restored to nowhere, it would be lost in plain sight."""
+    text = letter(state="archived", archived_from="open").to_json()
+    damaged = text.replace('"state":"archived"', f'"state":{json.dumps(state)}')
+    damaged = damaged.replace('"archived_from":"open"', f'"archived_from":{json.dumps(archived_from)}')
+
+    with pytest.raises(LetterUnreadable, match=r"archived_from|none of"):
+        Letter.from_json(damaged)
+    assert ("archived", "open") == ((read := Letter.from_json(text)).state, read.work_state)
+
+
 @given(letters)
 def test_a_letter_comes_back_equal_from_its_json(written):
     """A letter that lost something on its way could not be replayed as it came: django-celery-results#113, #239."""
@@ -192,7 +206,7 @@ def test_version_1_is_written_as_it_always_was():
 
     assert written == VERSION_1.removesuffix("}") + (
         ',"fingerprint":"ba985f4f6d06a1a9","earlier_task_ids":[],"terms":[],"terms_note":"",'
-        '"shown_error":"","shown_reason":""}'
+        '"shown_error":"","shown_reason":"","archived_from":null}'
     )
 
 

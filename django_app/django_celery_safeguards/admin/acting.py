@@ -26,10 +26,12 @@ from celery_safeguards.printable import clean
 from django_celery_safeguards.admin.deeds import Done, Given
 from django_celery_safeguards.admin.letter_rows import let_go, letter_id_of
 from django_celery_safeguards.admin.prospects import (
+    ARCHIVE,
     DEEDS,
     DISCARD,
     MOST_AT_ONCE,
     REPLAY,
+    RESTORE,
     RESUME,
     Deed,
     picked_of,
@@ -51,7 +53,10 @@ _STYLES = {REPLAY.name: "default", RESUME.name: "default", DISCARD.name: "sg-dan
 class LetterActions:
     """The deeds of the admin of letters: list actions, buttons, and the view behind both."""
 
-    actions = ("replay_selected", "replay_selected_at_a_pace", "discard_selected")
+    actions = (
+        *("replay_selected", "replay_selected_at_a_pace"),
+        *("archive_selected", "restore_selected", "discard_selected"),
+    )
     deed_url = "django_celery_safeguards_deadletter_deed"
 
     def has_replay_permission(self, request: Any) -> bool:
@@ -61,6 +66,10 @@ class LetterActions:
     def has_discard_permission(self, request: Any) -> bool:
         """Whether the list offers it."""
         return DISCARD.is_allowed(request)
+
+    def has_archive_permission(self, request: Any) -> bool:
+        """Whether the list offers it."""
+        return ARCHIVE.is_allowed(request)
 
     @admin.action(description="Replay selected letters", permissions=["replay"])
     def replay_selected(self, request: Any, queryset: Any) -> Any:
@@ -77,6 +86,16 @@ class LetterActions:
             raise PermissionDenied
         ids = list(queryset.values_list("pk", flat=True))
         return self.admin_site.get_model_admin(ReplayJob).ask_about(request, ids)
+
+    @admin.action(description="Archive selected letters", permissions=["archive"])
+    def archive_selected(self, request: Any, queryset: Any) -> Any:
+        """Ask whether to put them away."""
+        return self._asked_for_selected(request, ARCHIVE, queryset)
+
+    @admin.action(description="Restore selected letters", permissions=["archive"])
+    def restore_selected(self, request: Any, queryset: Any) -> Any:
+        """Ask whether to bring them back."""
+        return self._asked_for_selected(request, RESTORE, queryset)
 
     @admin.action(description="Discard selected letters", permissions=["discard"])
     def discard_selected(self, request: Any, queryset: Any) -> Any:

@@ -4,6 +4,7 @@ What a person does to a letter, without a request: by the core functions that th
 Nothing here decides whether it may be done: `replay` and the store of letters do, by compare-and-set.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,26 @@ def discard_letter(app: Any, letter_id: str, given: Given) -> Done:
     # Discarding what is discarded already is no error: it finishes a release that was cut short.
     before = _discarded_by_another(letter, given)
     return Done(letter_id, not before, before or "discarded")
+
+
+def archive_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Put a letter away."""
+    return _moved(app, letter_id, lambda letters: letters.archive([letter_id], given.who, given.reason))
+
+
+def restore_letter(app: Any, letter_id: str, given: Given) -> Done:
+    """Bring a letter back from the archive."""
+    return _moved(app, letter_id, lambda letters: letters.restore([letter_id], given.who))
+
+
+def _moved(app: Any, letter_id: str, step: Callable[[Any], Mapping[str, Letter | SafeguardsError]]) -> Done:
+    try:
+        became = step(Wiring.of(app).letters)[letter_id]
+    except StoreUnavailable as error:
+        return Done(letter_id, False, str(error))
+    if isinstance(became, SafeguardsError):
+        return Done(letter_id, False, str(became))
+    return Done(letter_id, True, "archived" if became.archived_from else f"restored to {became.state}")
 
 
 def _as_done(result: Result) -> Done:

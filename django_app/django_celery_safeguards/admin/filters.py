@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.views.main import SEARCH_VAR
 
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import STATUSES
@@ -20,6 +21,7 @@ _SPANS = {
     "week": ("The last 7 days", 7 * 24 * _HOUR_SECONDS),
 }
 _OLDER = "older"
+ANY = "any"
 
 
 class _Exact(SimpleListFilter):
@@ -35,9 +37,21 @@ class _Exact(SimpleListFilter):
 
 
 class LetterStateFilter(_Exact):
-    """By the state of a letter."""
+    """By the state of a letter: what was put away is shown where it is asked for, or searched."""
 
-    title, parameter_name, names = "state", "state", STATES
+    title, parameter_name, names = "state", "state", (*STATES, ANY)
+
+    def choices(self, changelist: Any) -> Any:
+        """Say what the list shows unasked."""
+        first, *others = super().choices(changelist)
+        return [{**first, "display": "All but archived"}, *others]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        """Narrow the list; whoever searches wants what there is."""
+        is_searched = bool(request.GET.get(SEARCH_VAR, "").strip())
+        if self.value() == ANY or (self.value() is None and is_searched):
+            return queryset
+        return queryset.exclude(state="archived") if self.value() is None else super().queryset(request, queryset)
 
 
 class KindFilter(_Exact):

@@ -19,6 +19,10 @@ class ReplayForm(forms.Form):
     may_run_twice = forms.BooleanField(required=False, label='Letters marked "with consent" may run twice')
 
 
+class RestoreForm(forms.Form):
+    """Nothing."""
+
+
 class ReasonForm(forms.Form):
     """Why."""
 

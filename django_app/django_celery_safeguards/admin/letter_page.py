@@ -54,7 +54,9 @@ class LetterPage:
     @admin.display(description="state", ordering="state")
     def state_shown(self, obj: Any) -> SafeString:
         """In words."""
-        return presenting.state_mark(obj.state)
+        letter = reading_of(obj).letter
+        was = (f" was {letter.archived_from}",) if letter is not None and letter.archived_from else ()
+        return presenting.joined(presenting.state_mark(obj.state), *was)
 
     @admin.display(description="task")
     def task_shown(self, obj: Any) -> str:

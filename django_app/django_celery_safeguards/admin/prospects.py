@@ -6,17 +6,20 @@ from typing import Any
 
 from django import forms
 
+from celery_safeguards.deadletter.archiving import ARCHIVABLE
 from celery_safeguards.replay.plan import Need
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.deeds import (
     Done,
     Given,
+    archive_letter,
     discard_letter,
     replay_letter,
     resolve_letter,
+    restore_letter,
     resume_letter,
 )
-from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm
+from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm, RestoreForm
 from django_celery_safeguards.admin.letter_rows import outlook_of, reading_of
 
 MOST_AT_ONCE = 500
@@ -118,14 +121,34 @@ RESUME = Deed(
     form=ReplayForm,
     run=resume_letter,
 )
-DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD)}
+ARCHIVE = Deed(
+    name="archive",
+    permission="archive_deadletter",
+    button="Archive",
+    question="Put this work away?",
+    will="It is put away: no list shows it unasked, and it can be restored. A success still closes it.",
+    form=ReasonForm,
+    run=archive_letter,
+)
+RESTORE = Deed(
+    name="restore",
+    permission="archive_deadletter",
+    button="Restore",
+    question="Bring this work back?",
+    will="It is brought back to where it was:",
+    form=RestoreForm,
+    run=restore_letter,
+)
+DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD, ARCHIVE, RESTORE)}
 
 
 def possible_deeds(row: Any) -> list[Deed]:
     """Return what can be done to a letter as it stands; whoever is faster may make it impossible."""
     letter = reading_of(row).letter
-    if letter is None or letter.state not in {"open", "replaying"}:
+    if letter is None:
         return []
+    if letter.state not in {"open", "replaying"}:
+        return [RESTORE if letter.state == "archived" else ARCHIVE]
     found, is_open = outlook_of(row), letter.state == "open"
     deeds = []
     if found.refused is None or found.needs is Need.CONSENT:
@@ -134,7 +157,7 @@ def possible_deeds(row: Any) -> list[Deed]:
         deeds.append(HAPPENED)
     if found.needs is Need.VERDICT or (found.needs is Need.CONSENT and is_open):
         deeds.append(DID_NOT_HAPPEN)
-    return [*deeds, DISCARD] if is_open else deeds
+    return [*deeds, ARCHIVE, DISCARD] if is_open else deeds
 
 
 def prospect_of(deed: Deed, row: Any) -> Prospect:
@@ -145,6 +168,8 @@ def prospect_of(deed: Deed, row: Any) -> Prospect:
         return Prospect(**said, mark="no", texts=presenting.lines([f"It cannot be read: {reading_of(row).problem}"]))
     if deed is DISCARD:
         return _prospect_of_discard(letter, said)
+    if deed in {ARCHIVE, RESTORE}:
+        return _prospect_of_move(deed, letter, said)
     found = outlook_of(row)
     if deed in possible_deeds(row):
         if deed.form is ReplayForm and found.needs is Need.CONSENT:
@@ -163,6 +188,15 @@ def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
         texts.append(f"Key {letter.key} is free for a new publication.")
     if letter.effect_possible:
         texts.append("An outside effect is possible, and stays unknown.")
+    return Prospect(**said, mark="yes", texts=presenting.lines(texts))
+
+
+def _prospect_of_move(deed: Deed, letter: Any, said: dict[str, Any]) -> Prospect:
+    if letter.state not in (ARCHIVABLE if deed is ARCHIVE else {"archived"}):
+        return Prospect(**said, mark="no", texts=presenting.lines([f"The letter is {letter.state}."]))
+    texts = [deed.will if deed is ARCHIVE else f"{deed.will} {letter.work_state}."]
+    if deed is ARCHIVE and letter.state == "open" and letter.key is not None:
+        texts.append(f"Key {letter.key} stays taken: until it is restored, nobody does this work.")
     return Prospect(**said, mark="yes", texts=presenting.lines(texts))
 
 

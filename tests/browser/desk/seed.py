@@ -5,6 +5,7 @@ Creates the tables and the people: `python -m tests.browser.desk.seed`.
 import django
 
 PASSWORD = "night shift"
+_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive")
 PEOPLE = {
     "vera": ("view", "view_payload"),
     "rex": ("view", "view_payload", "replay"),
@@ -12,11 +13,12 @@ PEOPLE = {
     "sol": ("view", "view_payload", "resolve"),
     "tess": ("view", "view_payload", "triage"),
     "edie": ("view", "view_payload", "edit"),
+    "archie": ("view", "view_payload", "archive"),
     "lena": ("view",),
-    "noa": ("view", "replay", "discard", "resolve", "triage", "edit"),
-    "blind": ("view_payload", "replay", "discard", "resolve", "triage", "edit"),
-    "ann": ("view", "view_payload", "replay", "discard", "resolve", "triage", "edit"),
-    "bob": ("view", "view_payload", "replay", "discard", "resolve", "triage", "edit"),
+    "noa": ("view", *_ALL),
+    "blind": ("view_payload", *_ALL),
+    "ann": ("view", "view_payload", *_ALL),
+    "bob": ("view", "view_payload", *_ALL),
 }
 """Each with the permissions on dead letters; none is a superuser."""
 

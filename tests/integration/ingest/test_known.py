@@ -46,6 +46,28 @@ def test_work_that_a_worker_has_buried_stays_one_letter(shop, broker, ingest, le
     broker.waiting(0)
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_letter_that_was_given_up_does_not_stand_for_other_work_of_its_key(
+    shop, broker, ingest, letters, app, is_archived
+):
+    """Taken for known, the new publication would be gone; put away, what was given up is given up still."""
+    shop.note_once.apply_async(kwargs={"order_id": 7})
+    fail_and_reject(shop, broker)
+    ingest()
+    (first,) = letters()
+    store = Wiring.of(app).letters
+    store.discard(first.id, "ann", "given up")
+    if is_archived:
+        store.archive([first.id], "ann", "old")
+    shop.note_once.apply_async(kwargs={"order_id": 7})
+    broker.reject()
+    broker.waiting(1)
+
+    assert {"ingested": 1} == ingest()
+
+    assert 2 == len(letters())
+
+
 def test_message_that_a_worker_could_not_read_stays_one_letter(shop, broker, ingest, letters):
     """Intake writes its letter and rejects the message, which is how it comes here."""
     broker.put_raw("{", headers={"task": "shop.mail", "id": "t-1"}, content_type="application/json")
@@ -57,6 +79,28 @@ def test_message_that_a_worker_could_not_read_stays_one_letter(shop, broker, ing
     assert {"known": 1} == ingest()
 
     assert 1 == len(letters())
+
+
+def test_message_without_an_id_is_known_by_its_letter_that_was_put_away(shop, broker, ingest, letters, app):
+    """It is kept once more by its worker, and rejected: a second letter of it would be open, and be replayed."""
+    broker.put_raw("{", headers={"task": "shop.mail"}, content_type="application/json")
+
+    def kept(message):
+        assert keep_unread(shop.app, message, FailureKind.UNDECODABLE, "its body cannot be read", ValueError("{"))
+
+    first = broker.take()
+    kept(first)
+    (letter,) = letters()
+    Wiring.of(app).letters.archive([letter.id], "ann", "noise")
+    first.requeue()
+    again = broker.take()
+    kept(again)
+    seen_by_the_worker = len(letters())
+    again.reject()
+    broker.waiting(1)
+
+    assert {"known": 1} == ingest()
+    assert (1, ["archived"]) == (seen_by_the_worker, [each.state for each in letters()])
 
 
 def test_other_work_under_a_dead_key_gets_its_own_letter(shop, broker, ingest, letters):
