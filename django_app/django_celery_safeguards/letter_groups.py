@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_safeguards.clock import to_us
-from celery_safeguards.deadletter import changes
 from celery_safeguards.deadletter.group import GroupChange, LetterGroup, group_of, holding, without
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
 from celery_safeguards.deadletter.store import GroupPage
 from django_celery_safeguards.house import House
 from django_celery_safeguards.models import NAME_CHARS
-from django_celery_safeguards.sql import Table, row_id, shown
+from django_celery_safeguards.ranges import Range, page_of, rows_of
+from django_celery_safeguards.sql import row_id, shown
 
 _COLUMNS = (
     *("task", "kind", "error_type", "sample", "status", "assignee", "failures", "letters", "open_letters"),
@@ -65,10 +65,12 @@ class OrmGroups:
 
     def page(self, limit: int, before: str | None, wanted: Mapping[str, str | None]) -> GroupPage:
         """See `LetterStore.groups`."""
-        columns = ("id", "last_failed_us", "group", "fingerprint")
-        rows, cursor = page_of(self._house, self._house.tables.groups, columns, wanted, limit, before)
+        columns = {name: shown(value, NAME_CHARS) for name, value in wanted.items() if value is not None}
+        status = {name: columns.pop(name) for name in ("status",) if name in columns}
+        range_ = Range(table=self._house.tables.groups, equal={"namespace": self._house.namespace, **status})
+        ids, cursor = page_of(self._house, [range_], columns, limit, before)
         groups, unreadable = [], []
-        for _, _, text, fingerprint in rows:
+        for _, text, fingerprint in rows_of(self._house, range_.table, ("group", "fingerprint"), ids):
             try:
                 groups.append(LetterGroup.from_json(text))
             except LetterUnreadable:
@@ -106,47 +108,3 @@ class OrmGroups:
 
     def _id(self, fingerprint: str) -> str:
         return row_id(self._house.namespace, fingerprint)
-
-
-def page_of(
-    house: House,
-    table: Table,
-    columns: tuple[str, ...],
-    given: Mapping[str, str | None],
-    limit: int,
-    before: str | None,
-) -> tuple[list[Any], str | None]:
-    """
-    Return the rows of a page, the newest failure first, and the cursor of the next.
-
-    Args:
-        house: whose namespace, and whose connection.
-        table: of letters or groups.
-        columns: what is read; the first two are `id` and `last_failed_us`.
-        given: what columns must hold; None: whatever they do.
-        limit: >= 1, rows at most.
-        before: cursor of an earlier page.
-
-    """
-    changes.require_limit(limit)
-    wanted: dict[str, Any] = {"namespace": house.namespace}
-    wanted |= {name: shown(value, NAME_CHARS) for name, value in given.items() if value is not None}
-    where, values = table.are(wanted), list(wanted.values())
-    at, name = table.list(["last_failed_us"]), table.list(["id"])
-    if before is not None:
-        seconds, id_ = changes.from_cursor(before)
-        # The first of the three is all that an index is searched by.
-        where += f" AND {at} <= %s AND ({at} < %s OR {name} < %s)"
-        values += [to_us(seconds), to_us(seconds), shown(id_, 64)]
-    order = f"ORDER BY {at} DESC, {name} DESC LIMIT {limit + 1}"
-    select = f"SELECT {table.list(columns)} FROM {table.name} WHERE {where} {order}"
-
-    def act(cursor: Any) -> list[Any]:
-        cursor.execute(select, values)
-        return list(cursor.fetchall())
-
-    rows = house.connection.run(act, is_large=True)
-    if len(rows) <= limit:
-        return rows, None
-    id_, at_us = rows[limit - 1][:2]
-    return rows[:limit], changes.to_cursor(at_us / 1_000_000, id_)

@@ -20,10 +20,11 @@ from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from django_celery_safeguards.house import House
-from django_celery_safeguards.letter_groups import Move, OrmGroups, page_of
+from django_celery_safeguards.letter_groups import Move, OrmGroups
 from django_celery_safeguards.letter_terms import OrmTerms, digest_of
 from django_celery_safeguards.models import NAME_CHARS
-from django_celery_safeguards.sql import parameters, row_id, shown
+from django_celery_safeguards.ranges import Range, letter_ranges, page_of, rows_of
+from django_celery_safeguards.sql import row_id, shown
 
 _COLUMNS = (
     *("state", "task", "kind", "key", "scope", "group", "first_failed_us", "last_failed_us", "letter"),
@@ -90,13 +91,17 @@ class OrmLetterStore(LetterSteps):
     ) -> store.Page:
         """See `LetterStore.list`."""
         given = {"state": state, "task": task, "kind": kind, "fingerprint": fingerprint}
-        columns = ("id", "last_failed_us", "letter", "letter_id")
+        wanted = {name: shown(value, NAME_CHARS) for name, value in given.items() if value is not None}
+        also: Mapping[str, str] = wanted
         if terms:
-            ids, cursor = self._terms.page(terms, given, limit, before)
-            rows = self._rows_of(ids, columns)
+            ranges = self._terms.ranges(terms)
         else:
-            rows, cursor = page_of(self._house, self._house.tables.letters, columns, given, limit, before)
-        found = [(name, letter_or_error(text)) for _, _, text, name in rows]
+            each_equal, also = letter_ranges(wanted)
+            namespace, table = {"namespace": self._house.namespace}, self._house.tables.letters
+            ranges = [Range(table=table, equal={**namespace, **equal}) for equal in each_equal]
+        ids, cursor = page_of(self._house, ranges, also, limit, before)
+        rows = rows_of(self._house, self._house.tables.letters, ("letter", "letter_id"), ids)
+        found = [(name, letter_or_error(text)) for _, text, name in rows]
         letters = tuple(each for _, each in found if isinstance(each, Letter))
         unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
         return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
@@ -189,21 +194,6 @@ class OrmLetterStore(LetterSteps):
         self._terms.write(cursor, written)
         # Last: of all that is written here, others wait for the group's row alone.
         self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)
-
-    def _rows_of(self, ids: Sequence[str], columns: tuple[str, ...]) -> Sequence[Any]:
-        """Return rows in the order of their ids; one that somebody has deleted is left out."""
-        if not ids:
-            return []
-        table = self._house.tables.letters
-        where = f"{table.list(['id'])} IN ({parameters(len(ids))})"
-        select = f"SELECT {table.list(columns)} FROM {table.name} WHERE {where}"
-
-        def act(cursor: Any) -> dict[str, Any]:
-            cursor.execute(select, list(ids))
-            return {row[0]: row for row in cursor.fetchall()}
-
-        found = self._house.connection.run(act, is_large=True)
-        return [found[each] for each in ids if each in found]
 
     def _row(self, letter: Letter) -> Sequence[Any]:
         error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason

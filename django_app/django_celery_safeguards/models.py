@@ -186,7 +186,7 @@ class DeadLetter(models.Model):
     """Digest of its rows in `LetterTerm`; empty: it has none yet."""
 
     class Meta:
-        """Newest failure first, of all, of those in one state, of one task; exact searches; what a person may do."""
+        """What pages are read from, see `ranges`; keys by their beginning; what a person may do."""
 
         verbose_name = "dead letter"
         default_permissions = ONLY_VIEW
@@ -200,17 +200,14 @@ class DeadLetter(models.Model):
         )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
-            models.Index(fields=["namespace", "state", "last_failed_us"], name="sg_letter_state"),
-            # What was put away is left out of the list, and may be most of the table.
+            models.Index(fields=["namespace", "state", "last_failed_us", "id"], name="sg_letter_state"),
+            models.Index(fields=["namespace", "fingerprint", "state", "last_failed_us", "id"], name="sg_letter_group"),
+            models.Index(fields=["namespace", "task", "state", "last_failed_us", "id"], name="sg_letter_task"),
+            models.Index(fields=["namespace", "kind", "state", "last_failed_us", "id"], name="sg_letter_kind"),
+            # Its operators compare bytes, whatever the language of the database: a key is found by its beginning.
             models.Index(
-                fields=["namespace", "last_failed_us", "id"],
-                name="sg_letter_here",
-                condition=~models.Q(state="archived"),
+                fields=["namespace", "key"], name="sg_letter_key", opclasses=["varchar_ops", "varchar_pattern_ops"]
             ),
-            models.Index(fields=["namespace", "task", "last_failed_us"], name="sg_letter_task"),
-            models.Index(fields=["namespace", "key"], name="sg_letter_key"),
-            models.Index(fields=["namespace", "task_id"], name="sg_letter_task_id"),
-            models.Index(fields=["namespace", "fingerprint", "last_failed_us"], name="sg_letter_group"),
         )
 
     def __str__(self) -> str:
@@ -270,7 +267,7 @@ class LetterGroup(models.Model):
         permissions = (("triage_lettergroup", "Can say how a group of dead letters stands"),)
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_group_failed"),
-            models.Index(fields=["namespace", "status", "last_failed_us"], name="sg_group_status"),
+            models.Index(fields=["namespace", "status", "last_failed_us", "id"], name="sg_group_status"),
         )
 
     def __str__(self) -> str:

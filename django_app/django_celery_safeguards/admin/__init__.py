@@ -10,7 +10,7 @@ Not covered: letters in Redis. The pages then say where they are.
 | module | holds |
 |---|---|
 | `shown` | whose rows are shown |
-| `reading` | lists and pages that only read |
+| `reading` `placed_list` | lists and pages that only read; lists that are walked by places |
 | `letters` `groups` `replays` `records` `locks` | one model each |
 | `letter_page` `letter_rows` | a letter's page; its row, read |
 | `prospects` | replay, discard, resolve, resume: who may, and what would happen |

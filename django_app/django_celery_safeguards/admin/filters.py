@@ -1,4 +1,4 @@
-"""What lists are narrowed by: each choice is a condition on the beginning of an index, or on a few rows."""
+"""What lists are narrowed by: each choice is a condition on a column, and `paging` reads what it leaves."""
 
 import time
 from typing import Any
@@ -22,9 +22,22 @@ _SPANS = {
 }
 _OLDER = "older"
 ANY = "any"
+_HERE = tuple(state for state in STATES if state != "archived")
 
 
-class _Exact(SimpleListFilter):
+class _Chosen(SimpleListFilter):
+    """A filter that says what it narrows a list to: pages are read from the index that begins with it."""
+
+    def chosen(self) -> dict[str, Any]:
+        """Return its condition; nothing: none."""
+        return {}
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        """Narrow the list."""
+        return queryset.filter(**self.chosen())
+
+
+class _Exact(_Chosen):
     """A column that is what was chosen."""
 
     names: tuple[str, ...] = ()
@@ -32,8 +45,8 @@ class _Exact(SimpleListFilter):
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         return [(name, name.replace("_", " ")) for name in self.names]
 
-    def queryset(self, request: Any, queryset: Any) -> Any:
-        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
+    def chosen(self) -> dict[str, Any]:
+        return {} if self.value() is None else {self.parameter_name: self.value()}
 
 
 class LetterStateFilter(_Exact):
@@ -46,12 +59,12 @@ class LetterStateFilter(_Exact):
         first, *others = super().choices(changelist)
         return [{**first, "display": "All but archived"}, *others]
 
-    def queryset(self, request: Any, queryset: Any) -> Any:
-        """Narrow the list; whoever searches wants what there is."""
-        is_searched = bool(request.GET.get(SEARCH_VAR, "").strip())
+    def chosen(self) -> dict[str, Any]:
+        """Return its condition; whoever searches wants what there is."""
+        is_searched = bool(self.request.GET.get(SEARCH_VAR, "").strip())
         if self.value() == ANY or (self.value() is None and is_searched):
-            return queryset
-        return queryset.exclude(state="archived") if self.value() is None else super().queryset(request, queryset)
+            return {}
+        return {"state": _HERE} if self.value() is None else super().chosen()
 
 
 class KindFilter(_Exact):
@@ -108,7 +121,7 @@ class TaskFilter(_Exact):
         return [(name, presenting.short(name)) for name in model_admin.task_names(request)]
 
 
-class LastFailedFilter(SimpleListFilter):
+class LastFailedFilter(_Chosen):
     """By the time of the last failure."""
 
     title, parameter_name = "last failed", "failed"
@@ -117,11 +130,11 @@ class LastFailedFilter(SimpleListFilter):
         """Return the spans of time."""
         return [*((name, words) for name, (words, _) in _SPANS.items()), (_OLDER, "Before that")]
 
-    def queryset(self, request: Any, queryset: Any) -> Any:
-        """Narrow the list."""
+    def chosen(self) -> dict[str, Any]:
+        """Return a range of times."""
         if self.value() is None:
-            return queryset
+            return {}
         is_older = self.value() not in _SPANS
         _, seconds = _SPANS["week" if is_older else self.value()]
         since_us = to_us(time.time() - seconds)
-        return queryset.filter(**{f"last_failed_us__{'lt' if is_older else 'gte'}": since_us})
+        return {f"last_failed_us__{'lt' if is_older else 'gte'}": since_us}

@@ -5,6 +5,7 @@ Saying something is a form of its own, and what it shows is what was seen: a gro
 as it is, and the form says so.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -28,10 +29,11 @@ from django_celery_safeguards.admin.forms import TriageForm
 from django_celery_safeguards.admin.payload import NEEDED, is_shown, may_see
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import may_start, start_link
-from django_celery_safeguards.admin.shown import playbook_for, seen_text
+from django_celery_safeguards.admin.shown import playbook_for, seen_text, shown_store
 from django_celery_safeguards.admin.sparkline import sparkline
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.paging import Found, Source
 from django_celery_safeguards.sql import row_id
 
 PERMISSION = "django_celery_safeguards.triage_lettergroup"
@@ -45,7 +47,9 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     list_display_links = ("cause",)
     list_filter = (GroupStatusFilter, KindFilter, LastFailedFilter)
     ordering = ("-last_failed_us", "-id")
-    search_fields = ("=fingerprint", "task", "error_type", "sample", "assignee")
+    narrowed_by = ("status",)
+    placed_in_words = "last failed"
+    search_fields = ("task", "error_type", "sample", "assignee")
     search_help_text = "A part of a task's name, an error, or an assignee; or a group, exactly."
     triage_url = "django_celery_safeguards_lettergroup_triage"
 
@@ -63,6 +67,11 @@ class LetterGroupAdmin(ReadOnlyAdmin):
             ("Cause", {"fields": ("task_shown", "kind_shown", "error_shown", "sample_shown", "fingerprint")}),
             ("History", {"fields": ("history",)}),
         )
+
+    def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
+        """Find a group by its name, however many there are; by its words, as other lists do."""
+        named = self.get_queryset(request).filter(pk__in=[text, row_id(shown_store().namespace, text)], **chosen)
+        return [Found(named)] if text and named.exists() else super().sources(request, chosen, text)
 
     def get_urls(self) -> list[Any]:
         """Add the form; before the others, which take any path for an id."""
@@ -144,20 +153,20 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     def _url_of_triage(self, object_id: str) -> str:
         return str(reverse(f"admin:{self.triage_url}", args=[object_id], current_app=self.admin_site.name))
 
-    @admin.display(description="task, error", ordering="task")
+    @admin.display(description="task, error")
     def cause(self, obj: Any) -> SafeString:
         """What fails, and how."""
         sample = seen_text("error", obj.sample, obj.task) if is_shown(obj) else NEEDED
         error = f"{obj.error_type.rpartition('.')[2]}: {sample}" if obj.error_type else sample
         return presenting.below(presenting.dotted(obj.task), error)
 
-    @admin.display(description="status", ordering="status")
+    @admin.display(description="status")
     def status_and_assignee(self, obj: Any) -> SafeString:
         """How it stands, and whose it is."""
         group = group_of_row(obj)
         return presenting.below(presenting.state_mark(obj.status if group is None else status_of(group)), obj.assignee)
 
-    @admin.display(description="letters", ordering="open_letters")
+    @admin.display(description="letters")
     def letters_and_failures(self, obj: Any) -> SafeString:
         """How many wait for somebody, and how often it has failed."""
         return presenting.below(f"{obj.open_letters} open", f"{obj.failures} failure{'s'[: obj.failures != 1]}")
@@ -168,7 +177,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         group = group_of_row(obj)
         return presenting.NOTHING if group is None else sparkline(group.hours, _DAY_HOURS)
 
-    @admin.display(description="last failed", ordering="last_failed_us")
+    @admin.display(description="last failed")
     def failed(self, obj: Any) -> SafeString:
         """In UTC, and how long ago."""
         first = presenting.joined("first ", presenting.age(obj.first_failed_us), " ago")

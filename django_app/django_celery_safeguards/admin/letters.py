@@ -1,11 +1,10 @@
 """Dead letters: the list, and how one is found."""
 
-import heapq
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q
 from django.urls import path
 from django.utils.safestring import SafeString
 
@@ -22,10 +21,13 @@ from django_celery_safeguards.admin.filters import (
 )
 from django_celery_safeguards.admin.letter_page import LetterPage
 from django_celery_safeguards.admin.payload import NEEDED, may_see, payload
+from django_celery_safeguards.admin.placed_list import PLACES
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
 from django_celery_safeguards.admin.shown import seen_text, shown_search, shown_store
+from django_celery_safeguards.letter_sources import narrowed, with_key, with_terms
 from django_celery_safeguards.models import LetterTerm
+from django_celery_safeguards.paging import Found, Source
 from django_celery_safeguards.sql import row_id
 
 _FOUND_AT_MOST = 1_000
@@ -41,26 +43,25 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
     ordering = ("-last_failed_us", "-id")
     search_fields = ("key",)
     large_fields = ("letter",)
+    placed_in_words = "failed"
 
-    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
         """Find by what an alert or a customer names, by an index: the newest letters of each of its terms."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.endswith("*"):
-            return queryset.filter(key__startswith=term.removesuffix("*")), False
-        # One condition on several columns would be answered by reading the whole list.
-        everything, places = self.get_queryset(request).order_by(), set()
-        for column in ("key", "task_id"):
-            # Of letters of an older version, which no term finds yet.
-            places.update(everything.filter(**{column: term}).values_list("last_failed_us", "pk")[:_FOUND_AT_MOST])
+        rows = self.get_queryset(request)
+        if not text:
+            return narrowed(rows, chosen)
+        if text.endswith("*"):
+            found = with_key(rows, text.removesuffix("*"), _FOUND_AT_MOST)
+            return [Found(rows.filter(pk__in=found, **chosen))]
+        terms = _terms().filter(namespace=shown_store().namespace)
         # Whether a guess is an argument's value, is told to those who may see it.
-        for each in shown_search().terms_for(term) if may_see(request) else (name_term(term),):
-            places.update(_places_of(each)[:_FOUND_AT_MOST])
-        ids = [row for _, row in heapq.nlargest(_FOUND_AT_MOST, places)]
-        tasks = [name for name in self.task_names(request) if name.startswith(term)]
-        named = Q(pk__in=[term, row_id(shown_store().namespace, term), *ids])
-        return queryset.filter(named | Q(task__in=tasks) if tasks else named), False
+        wanted = shown_search().terms_for(text) if may_see(request) else (name_term(text),)
+        found = with_terms(rows, terms, wanted, key=text, most=_FOUND_AT_MOST)
+        named = [text, row_id(shown_store().namespace, text), *found]
+        of_tasks = [{**chosen, "task": name} for name in self.task_names(request) if name.startswith(text)]
+        of_tasks = [each for each in of_tasks if chosen.get("task", each["task"]) == each["task"]]
+        each_task = itertools.chain.from_iterable(narrowed(rows, each) for each in of_tasks)
+        return [Found(rows.filter(pk__in=named, **chosen)), *each_task]
 
     @property
     def search_help_text(self) -> str:
@@ -70,8 +71,8 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         named += f", which {NEEDED}" if arguments else ""
         return (
             f"Exactly: a key, a task id (also a root's, a parent's or an earlier replay's), a correlation id, a "
-            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key. Of more, the newest "
-            f"{_FOUND_AT_MOST:,} are found."
+            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key. Of more than "
+            f"{_FOUND_AT_MOST:,} letters the newest are found, of keys the first."
         )
 
     def task_names(self, request: Any) -> Sequence[str]:
@@ -89,7 +90,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Offer a replay of all open letters that the list is narrowed to, where a replay can be narrowed so."""
-        narrowed = {name: value for name, value in request.GET.items() if value and name not in {"p", "o", "all"}}
+        narrowed = {name: value for name, value in request.GET.items() if value and name not in PLACES}
         is_offered = may_start(request) and narrowed.pop("state", "open") == "open" and set(narrowed) <= NARROWED_BY
         tools = [("Replay all of these", start_link(self.admin_site, **narrowed))] if is_offered else []
         return super().changelist_view(request, {"tools": tools, **(extra_context or {})})
@@ -107,12 +108,12 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         """For the list."""
         return presenting.short(obj)
 
-    @admin.display(description="state, kind", ordering="state")
+    @admin.display(description="state, kind")
     def state_and_kind(self, obj: Any) -> SafeString:
         """Where it stands, and what went wrong."""
         return presenting.below(presenting.state_mark(obj.state), obj.kind.replace("_", " "))
 
-    @admin.display(description="task, key", ordering="task")
+    @admin.display(description="task, key")
     def task_and_key(self, obj: Any) -> SafeString:
         """What failed, and for what."""
         return presenting.below(presenting.dotted(obj.task), obj.key)
@@ -123,7 +124,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         """Why no further attempt is made."""
         return presenting.below(seen_text("reason", obj.reason, obj.task), seen_text("error", obj.error, obj.task))
 
-    @admin.display(description="failed", ordering="last_failed_us")
+    @admin.display(description="failed")
     def failed(self, obj: Any) -> SafeString:
         """In UTC, and how long ago."""
         last, first = presenting.stamp(obj.last_failed_us), presenting.stamp(obj.first_failed_us)
@@ -131,10 +132,6 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago", *since))
 
 
-def _places_of(term: str) -> Any:
-    """Return the letters of a term, the newest first: a time and a row's id for each."""
-    shown = shown_store()
-    if shown.alias is None:
-        return LetterTerm.objects.none()
-    of_term = LetterTerm.objects.using(shown.alias).filter(namespace=shown.namespace, term=term)
-    return of_term.order_by("-last_failed_us", "-letter_row").values_list("last_failed_us", "letter_row")
+def _terms() -> Any:
+    alias = shown_store().alias
+    return LetterTerm.objects.none() if alias is None else LetterTerm.objects.using(alias)

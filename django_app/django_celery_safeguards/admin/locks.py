@@ -1,10 +1,10 @@
 """Locks: who holds one, since when, and who waits for it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q
 from django.utils.safestring import SafeString
 
 from celery_safeguards.printable import clean
@@ -12,6 +12,7 @@ from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.models import LockWaiter
+from django_celery_safeguards.paging import Found, Rows, Source
 from django_celery_safeguards.rows import PLACE, lock_id, place_of
 
 _FIELDS = ((None, {"fields": ("name_shown", "held", "holder", "times", "kept_for", "line", "release")}),)
@@ -21,7 +22,7 @@ class LeaseLockAdmin(ReadOnlyAdmin):
     """Locks are released by `celery -A proj safeguards locks release`, which asks whether the owner is dead."""
 
     list_display = ("name_short", "held", "who", "lease", "age")
-    ordering = ("-used_us",)
+    ordering = ("-used_us", "-id")
     search_fields = ("name",)
     search_help_text = "A lock's name, exactly; with * at the end, names by their beginning."
 
@@ -29,16 +30,17 @@ class LeaseLockAdmin(ReadOnlyAdmin):
         """Show all of it."""
         return _FIELDS
 
-    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
         """Find by the id that a name makes."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.endswith("*"):
-            return queryset.filter(name__startswith=term.removesuffix("*")), False
-        return queryset.filter(Q(pk=lock_id(shown_store().namespace, term)) | Q(pk=term)), False
+        rows = self.get_queryset(request)
+        if text.endswith("*"):
+            beginning = text.removesuffix("*")
+            return [Rows(rows, lambda found: found.filter(name__startswith=beginning))]
+        if text:
+            return [Found(rows.filter(pk__in=[text, lock_id(shown_store().namespace, text)]))]
+        return super().sources(request, chosen, text)
 
-    @admin.display(description="lock", ordering="name")
+    @admin.display(description="lock")
     def name_short(self, obj: Any) -> str:
         """For the list."""
         return presenting.short(obj.name)
@@ -58,7 +60,7 @@ class LeaseLockAdmin(ReadOnlyAdmin):
         """How long it still runs."""
         return presenting.lease(obj.lease_until_us) if obj.owner else presenting.NOTHING
 
-    @admin.display(description="held for", ordering="since_us")
+    @admin.display(description="held for")
     def age(self, obj: Any) -> SafeString | str:
         """Since it was taken."""
         return presenting.age(obj.since_us) if obj.owner else presenting.NOTHING

@@ -1,39 +1,24 @@
-"""Lists and pages that only read: whose rows, by which connection, counted how."""
+"""Lists and pages that only read: whose rows, by which connection, in which order."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.core.paginator import Paginator
-from django.utils.functional import cached_property
 
 from django_celery_safeguards.admin.payload import seen_by
+from django_celery_safeguards.admin.placed_list import BEFORE, OnlySelected, PlacedList
 from django_celery_safeguards.admin.shown import shown_store
-
-COUNTED_AT_MOST = 10_000
-
-
-class BoundedPaginator(Paginator):
-    """Counts no further than a person leafs: counting a table of millions would take longer than reading the page."""
-
-    @cached_property
-    def count(self) -> int:
-        """How many rows there are, `COUNTED_AT_MOST` at most."""
-        return int(self.object_list.order_by()[:COUNTED_AT_MOST].count())
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether there are perhaps more."""
-        return bool(self.count >= COUNTED_AT_MOST)
+from django_celery_safeguards.paging import Rows, Source
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
     """A model whose rows are written by the stores alone, read from the database that they are in."""
 
     actions_on_bottom = False
+    action_form = OnlySelected
     list_per_page = 50
-    list_max_show_all = 200
-    paginator = BoundedPaginator
-    show_full_result_count = False
+    # An order by any other column would sort the table.
+    sortable_by = ()
     # A count for each choice of each filter would read the table once for each.
     show_facets = admin.ShowFacets.NEVER
     # The change form's own is for a form; these pages have none.
@@ -41,6 +26,12 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     change_list_template = "admin/django_celery_safeguards/list.html"
     large_fields: tuple[str, ...] = ()
     """Columns that a list does not read."""
+
+    narrowed_by: tuple[str, ...] = ()
+    """Columns of filters that an index begins with; what others narrow a list to is asked of each row."""
+
+    placed_in_words = ""
+    """What has happened at the time that the list is in the order of; empty: nobody looks for such a time."""
 
     class Media:
         """The few rules that Django's own style sheets lack."""
@@ -64,6 +55,37 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """
         return lookup in {each.parameter_name for each in self.list_filter}
 
+    @property
+    def placed_by(self) -> str:
+        """The column of times that the list is in the order of."""
+        return str(self.ordering[0]).removeprefix("-")
+
+    def get_changelist(self, request: Any, **kwargs: Any) -> Any:
+        """Return the list that is walked by places."""
+        return PlacedList
+
+    def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
+        """
+        Return where the rows of a page are read from.
+
+        Args:
+            request: of the page.
+            chosen: conditions of the filters; those of time have a `__` in their names.
+            text: what is searched for; may be empty.
+
+        """
+        leading = {name: value for name, value in chosen.items() if "__" in name or name in self.narrowed_by}
+        rest = {name: value for name, value in chosen.items() if name not in leading}
+
+        def also(rows: Any) -> Any:
+            return super(ReadOnlyAdmin, self).get_search_results(request, rows.filter(**rest), text)[0]
+
+        return [Rows(self.get_queryset(request).filter(**leading), also if rest or text else None)]
+
+    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Return all rows: pages are searched by `sources`, and actions are for rows that were ticked."""
+        return queryset, False
+
     def has_add_permission(self, request: Any) -> bool:
         """Nobody has."""
         return False
@@ -82,4 +104,5 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Say above the list why there is nothing in it, where it is not for lack of rows."""
-        return super().changelist_view(request, {"notice": shown_store().notice, **(extra_context or {})})
+        context = {"notice": shown_store().notice, "before": request.GET.get(BEFORE, ""), **(extra_context or {})}
+        return super().changelist_view(request, context)

@@ -1,10 +1,10 @@
 """Idempotency records: the list, and the page of one in words."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q
 from django.utils.safestring import SafeString
 
 from celery_safeguards.admission.store import RecordKey
@@ -22,6 +22,7 @@ from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.paging import Found, Source
 from django_celery_safeguards.rows import HEAD, record_id, record_of
 from django_celery_safeguards.sql import row_id
 
@@ -47,15 +48,15 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         """Show all of it."""
         return ((None, {"fields": _FIELDS}),)
 
-    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
         """Find by the id that a key makes with each scope: an index of names would be written by every start."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
+        if not text:
+            return super().sources(request, chosen, text)
         namespace = shown_store().namespace
-        scope, has_scope, key = term.partition("#")
-        named = [RecordKey(each, term) for each in self.scopes()] + ([RecordKey(scope, key)] if has_scope else [])
-        return queryset.filter(Q(pk=term) | Q(pk__in=[record_id(namespace, each) for each in named])), False
+        scope, has_scope, key = text.partition("#")
+        named = [RecordKey(each, text) for each in self.scopes()] + ([RecordKey(scope, key)] if has_scope else [])
+        ids = [text, *(record_id(namespace, each) for each in named)]
+        return [Found(self.get_queryset(request).filter(pk__in=ids, **chosen))]
 
     def scopes(self) -> list[str]:
         """Return the scopes of the idempotent tasks that are known here."""
@@ -64,7 +65,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
             {plan.record_key("").scope for each in tasks if (plan := getattr(each, "plan", None)) is not None}
         )
 
-    @admin.display(description="key", ordering="key")
+    @admin.display(description="key")
     def key_short(self, obj: Any) -> str:
         """For the list."""
         return presenting.short(obj.key)
@@ -89,7 +90,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         """For the list."""
         return presenting.lease(obj.lease_until_us) if obj.state == State.IN_PROGRESS else presenting.NOTHING
 
-    @admin.display(description="age", ordering="series_began_us")
+    @admin.display(description="age")
     def series_age(self, obj: Any) -> SafeString | str:
         """Since its first start."""
         return presenting.age(obj.series_began_us)

@@ -38,6 +38,7 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
     list_display_links = ("chosen_and_who",)
     list_filter = (JobStatusFilter,)
     ordering = ("-created_us", "-id")
+    placed_in_words = "begun"
     search_fields = ("=job_id", "=fingerprint", "who")
     search_help_text = "A job or a group, exactly; or a part of the name of who began it."
     change_form_template = "admin/django_celery_safeguards/replay.html"
@@ -128,14 +129,14 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
     def _url_of(self, verb: Verb, object_id: str) -> str:
         return str(reverse(f"admin:{self.verb_url}", args=[object_id, verb.name], current_app=self.admin_site.name))
 
-    @admin.display(description="letters, by whom", ordering="chosen")
+    @admin.display(description="letters, by whom")
     def chosen_and_who(self, obj: Any) -> SafeString:
         """What was chosen."""
         job = job_of_row(obj)
         letters = obj.chosen if job is None else f"{job.total} letters: {job.chosen}"
         return presenting.below(letters, f"by {obj.who}")
 
-    @admin.display(description="status", ordering="status")
+    @admin.display(description="status")
     def status_mark(self, obj: Any) -> SafeString:
         """How it stands."""
         return presenting.state_mark(obj.status)
@@ -154,7 +155,7 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
             return presenting.NOTHING
         return presenting.below(f"{job.tally.succeeded} succeeded", f"{job.tally.failed_again} failed again")
 
-    @admin.display(description="made", ordering="created_us")
+    @admin.display(description="made")
     def made(self, obj: Any) -> SafeString:
         """In UTC, and how long ago."""
         return presenting.below(
