@@ -11,6 +11,7 @@ from celery_safeguards.admission.store import (
     Answer,
     Change,
     Continuing,
+    Erasure,
     RecordKey,
     Renewal,
     RenewedClaim,
@@ -23,9 +24,9 @@ from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, State,
 from celery_safeguards.locks.redis import holder_text, renewal_words, state_of
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, lost
 
-_VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _CONTINUE, _RESTORE, _MARK_LOST = (
+_VIEW, _READ, _ADMIT, _TAKE, _SETTLE, _CONTINUE, _RESTORE, _MARK_LOST, _ERASE = (
     Script.of("store.lua", "admission/record.lua", f"admission/{name}.lua")
-    for name in ("view", "read", "admit", "take", "settle", "continue", "restore", "mark_lost")
+    for name in ("view", "read", "admit", "take", "settle", "continue", "restore", "mark_lost", "erase")
 )
 _RECORDS_A_TRIP = 200
 # A script that takes no lock is not made to read how locks are taken.
@@ -181,6 +182,10 @@ class RedisAdmissionStore:
         args = [record.owner, record.fence, record.rev, epoch, *_write(change, record.body(), record)]
         status, _, _ = self._record_script(_RESTORE, key, args)
         return status == "restored"
+
+    def erase(self, key: RecordKey) -> Erasure:
+        """Take the result, the steps and the texts of the failure from a record that is over."""
+        return Erasure(self._client.run(_ERASE, [self._record_key(key)], []))
 
     def mark_lost(
         self,

@@ -17,6 +17,7 @@ from celery_safeguards.admission.store import (
     Answer,
     Change,
     Continuing,
+    Erasure,
     RecordKey,
     Renewal,
     RenewedClaim,
@@ -25,7 +26,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import Record, RecordTooNew, State
+from celery_safeguards.ledger.record import Record, RecordTooNew, State, without_content
 from celery_safeguards.locks import rules as lock_rules
 from celery_safeguards.locks.store import HeldLock, LockAsk
 
@@ -222,6 +223,22 @@ class AdmissionRules(ABC):
             return True
 
         return self.step(act)
+
+    def erase(self, key: RecordKey) -> Erasure:
+        """See `AdmissionStore.erase`."""
+
+        def act(room: Room) -> Erasure:
+            record = room.record(key)
+            if record is None:
+                return Erasure.ABSENT
+            if record.state not in _FINAL:
+                return Erasure.UNDER_WAY
+            erased = without_content(record)
+            if erased:
+                _put(room, key, record, **erased)
+            return Erasure.ERASED if erased else Erasure.NOTHING
+
+        return self.step(act, heard=False)
 
     def mark_lost(
         self,

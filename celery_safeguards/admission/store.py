@@ -97,6 +97,17 @@ class Continuing(StrEnum):
     """Somebody is sending."""
 
 
+class Erasure(StrEnum):
+    """What became of a record whose content is to be erased."""
+
+    ERASED = "erased"
+    NOTHING = "nothing"
+    """There was no content to take."""
+    UNDER_WAY = "under_way"
+    """Its work is not over."""
+    ABSENT = "absent"
+
+
 class AdmissionStore(Protocol):
     """
     A store of records.
@@ -220,6 +231,16 @@ class AdmissionStore(Protocol):
 
     def restore(self, key: RecordKey, record: Record, epoch: str) -> bool:
         """Write a live owner's record back after the store has lost it, if the epoch is not `epoch` any more."""
+        ...
+
+    def erase(self, key: RecordKey) -> Erasure:
+        """
+        Take the result, the steps and the texts of the failure from a record that is over; all else of it stays.
+
+        So a duplicate is still known for one, and is told that the result was withheld. One step writes these fields
+        and no others: what `end_continuing` writes at the same time stays, where a settle of the record as it was read
+        would undo it, and what follows would be sent twice. Steps of dead work stay: they hold back a second effect.
+        """
         ...
 
     def mark_lost(

@@ -22,6 +22,7 @@ from celery_safeguards.cli.archiving import archive, restore
 from celery_safeguards.cli.check import check
 from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.editing import edit_letter
+from celery_safeguards.cli.erasing import erase_data
 from celery_safeguards.cli.exits import ExitCodes
 from celery_safeguards.cli.groups import list_groups, regroup, show_group, triage
 from celery_safeguards.cli.health import health
@@ -47,7 +48,7 @@ def _safeguards(context: click.Context, **_preloaded: Any) -> None:
 safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
     click.pass_context(handle_preload_options(_safeguards))
 )
-for _command in (edit_letter, ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
+for _command in (edit_letter, erase_data, ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
     dead.add_command(_command)
 for _command in (archive, restore):
     dead.add_command(_command)

@@ -168,13 +168,18 @@ def _sought(search: Search, text: str | None, argument: str | None) -> tuple[tup
     if text is not None and argument is not None:
         raise click.UsageError("--find and --argument: give one of them")
     if argument is not None:
-        name, equals, value = argument.partition("=")
-        if not equals or not value.strip():
-            raise click.UsageError(f"--argument {clean(argument, 80)}: give NAME=VALUE")
-        return search.argument_terms(name, value), argument
+        return terms_of_argument(search, argument), argument
     if text is not None and not text.strip():
         raise click.UsageError("--find: give a text")
     return ((), "") if text is None else (search.terms_for(text), text)
+
+
+def terms_of_argument(search: Search, argument: str) -> tuple[str, ...]:
+    """Return the terms of NAME=VALUE."""
+    name, equals, value = argument.partition("=")
+    if not equals or not value.strip():
+        raise click.UsageError(f"--argument {clean(name, 80)}: give NAME=VALUE")
+    return search.argument_terms(name, value)
 
 
 def _summary(letter: Letter) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.pipeline.indexing import shown as shown_letter
 from celery_safeguards.pipeline.indexing import shown_failure
+from celery_safeguards.replay.erasing import scopes_of
 from celery_safeguards.wiring import Wiring
 
 
@@ -67,10 +68,10 @@ def _failure(app: Any, record: Record) -> dict[str, Any]:
 
 def _scopes(app: Any, task: str | None) -> list[str]:
     """Return the scopes of idempotent tasks; one that is not known here is taken to use its name."""
-    plans = {name: plan for name, each in app.tasks.items() if (plan := getattr(each, "plan", None)) is not None}
     if task is None:
-        return sorted({plan.record_key("").scope for plan in plans.values()})
-    return [plans[task].record_key("").scope if task in plans else task]
+        return scopes_of(app)
+    plan = getattr(app.tasks.get(task), "plan", None)
+    return [task if plan is None else plan.record_key("").scope]
 
 
 def shown(record: Record, now_us: int) -> dict[str, Any]:

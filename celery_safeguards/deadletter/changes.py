@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
 from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 
 Change = Callable[[Letter], Letter | None]
@@ -21,6 +22,9 @@ Change = Callable[[Letter], Letter | None]
 OF_ONE_LETTER = (LetterNotOpen, LetterTruncated)
 """What a change raises of its letter alone: the others of a step go on."""
 EDIT_BEGUN = "edit begun"
+ERASED = "erased"
+ERASABLE: tuple[State, ...] = ("replayed", "closed", "discarded")
+"""Where nobody needs the letter's message any more: of a replayed one it is out."""
 EDITABLE: tuple[State, ...] = ("open", "discarded")
 """Where no message of the letter's own is under way; a discarded one has given its key free."""
 RESTORE_FIRST = "restore it first"
@@ -140,6 +144,45 @@ def discarding(who: str, reason: str, at_seconds: float | None) -> Change:
         require_state(stored, "open")
         entry = HistoryEntry(at_seconds=or_now(at_seconds), what="discarded", who=who, detail=reason)
         return replace(stored.noted(entry), state="discarded")
+
+    return change
+
+
+def erasing(who: str, reason: str, last_failed_seconds: float, at_seconds: float | None) -> Change:
+    """
+    Take from a letter what its message and its error said, and what people have; it stays as what it was.
+
+    Its ids, task, kind, times, counts, state and fingerprint stay, and of its history who did what when. A replay of it
+    that is out and dies again writes a new letter in its place, with all that died then.
+    """
+    for name, value in (("who", who), ("reason", reason)):
+        if not value.strip():
+            raise ConfigurationError(f"{name}={value!r}: a letter is erased only with a name and a reason")
+
+    def change(stored: Letter) -> Letter | None:
+        if stored.erased:
+            return None
+        if stored.state not in ERASABLE:
+            raise LetterNotOpen(stored.id, stored.state, stored.replay_task_id)
+        if stored.last_failed_seconds != last_failed_seconds:
+            raise LetterChanged(stored.id, "died again")
+        entry = HistoryEntry(at_seconds=or_now(at_seconds), what=ERASED, who=who, detail=reason)
+        return replace(
+            stored,
+            erased=True,
+            wire=WireMessage(body=b"", truncated=True),
+            reason=ERASED,
+            error_message="",
+            traceback="",
+            key=None,
+            scope=None,
+            chord=None,
+            terms=(),
+            terms_note="",
+            shown_error="",
+            shown_reason="",
+            history=(*(replace(each, detail="") for each in stored.history), entry),
+        )
 
     return change
 

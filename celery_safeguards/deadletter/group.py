@@ -16,7 +16,7 @@ The race that `failures_seen` decides, a person against a failure:
 Not covered: letters that were written before groups were; each is counted at its next change.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -226,6 +226,11 @@ def annotated(note: str, who: str, at_seconds: float) -> GroupChange:
         raise ConfigurationError(f"a note has at most {MOST_NOTE_CHARS} characters, this one has {len(note)}")
     note = clean_text(note.strip(), MOST_NOTE_CHARS)
     return lambda group: replace(group.noted(at_seconds, "noted", who, f"was: {group.note}"), note=note)
+
+
+def without_sample(letter_ids: Container[str]) -> GroupChange:
+    """Return the change by which a group forgets what its newest failure said, if that was one of these letters."""
+    return lambda group: replace(group, sample="") if group.sample_letter_id in letter_ids else group
 
 
 def _counted(counts: Mapping[State, int], state: State, by: int) -> Mapping[State, int]:

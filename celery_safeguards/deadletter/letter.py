@@ -49,6 +49,10 @@ class LetterTruncated(SafeguardsError):
     """Raised to a replay of a letter that was over `safeguards_max_letter_bytes`: its message is not whole."""
 
 
+class LetterErased(LetterTruncated):
+    """Raised to a replay or an edit of a letter whose content was erased."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """Something that was done to a letter: when (wall clock), what, by whom (None: by the system), and details."""
@@ -138,6 +142,9 @@ class Letter:
 
     archived_from: State | None = None
     """Of an archived letter: the state that `restore` brings it back to."""
+
+    erased: bool = False
+    """Nothing is left of its message, its error and what people have said: see `changes.erasing`."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -251,9 +258,12 @@ class Letter:
         Refuse a letter whose message was cut.
 
         Raises:
+            LetterErased: there is none any more.
             LetterTruncated: naming the setting that cut it.
 
         """
+        if self.erased:
+            raise LetterErased(f"letter {self.id} was erased: nothing is left of its message")
         if self.wire.truncated:
             raise LetterTruncated(
                 f"letter {self.id} cannot be replayed: its message was larger than safeguards_max_letter_bytes and "

@@ -64,7 +64,7 @@ class RedisGroups:
                 return None
             changed = change(_group(fingerprint, fields))
             read = [fields.get("saying", ""), fields.get("failures", "0")]
-            written = [changed.status, _desk_of(changed)]
+            written = [changed.status, _desk_of(changed), _head_of(changed)]
             if self._client.run(_CHANGE, [self._keys.group(fingerprint)], [uuid.uuid4().hex, *read, *written]):
                 return changed
 
@@ -76,6 +76,10 @@ class RedisGroups:
 def head_of(letter: Letter) -> str:
     """Return what a group is, as its newest failure tells it."""
     return dumps([letter.task, letter.kind, letter.error_type, sample_of(letter), letter.id])
+
+
+def _head_of(group: LetterGroup) -> str:
+    return dumps([group.task, group.kind, group.error_type, group.sample, group.sample_letter_id])
 
 
 def _desk_of(group: LetterGroup) -> str:

@@ -1,7 +1,7 @@
 """The steps of a letter's life and of a group's, for every store that changes one at once or not at all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from celery_safeguards.deadletter import archiving, changes, group
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
@@ -117,6 +117,16 @@ class LetterSteps(ABC):
     ) -> Letter:
         """See `LetterStore.add_note`."""
         return changes.require_found(self._apply(letter_id, changes.noting(what, who, detail, at_seconds)), letter_id)
+
+    def erase(
+        self, letter_id: str, who: str, reason: str, last_failed_seconds: float, at_seconds: float | None = None
+    ) -> bool:
+        """See `LetterStore.erase`."""
+        return self._apply(letter_id, changes.erasing(who, reason, last_failed_seconds, at_seconds)) is not None
+
+    def forget_sample(self, fingerprint: str, letter_ids: Container[str]) -> None:
+        """See `LetterStore.forget_sample`."""
+        self._apply_to_group(fingerprint, group.without_sample(letter_ids))
 
     def regroup(self, letter_id: str, indexed: Callable[[Letter], Letter] = as_it_is) -> bool:
         """See `LetterStore.regroup`."""

@@ -27,7 +27,7 @@ Not covered: whether the replayed message takes effect once. That is the record'
 `deadletter.changes` decides; a store applies it under its own lock or compare-and-set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -344,6 +344,37 @@ class LetterStore(Protocol):
             NoSuchLetter: no letter of that id.
 
         """
+        ...
+
+    def erase(
+        self, letter_id: str, who: str, reason: str, last_failed_seconds: float, at_seconds: float | None = None
+    ) -> bool:
+        """
+        Take from a letter that is over, or whose replay is out, all that its message and its error said.
+
+        It stays in the store and in its group, with its ids, its times and who did what; it is found by its ids alone,
+        and nobody can send it again. See `changes.erasing`.
+
+        Args:
+            letter_id: a replayed, closed or discarded letter.
+            who: for its history.
+            reason: for its history.
+            last_failed_seconds: its last failure, as it was looked at.
+            at_seconds: wall clock.
+
+        Returns:
+            Whether it is erased by this call. False: there is none, or it is erased already.
+
+        Raises:
+            ConfigurationError: `who` or `reason` is empty.
+            LetterChanged: it has died again since.
+            LetterNotOpen: it is open, or replaying.
+
+        """
+        ...
+
+    def forget_sample(self, fingerprint: str, letter_ids: Container[str]) -> None:
+        """Take from a group what its newest failure said, if one of these letters has said it."""
         ...
 
     def groups(

@@ -47,7 +47,7 @@ class ResultForm(StrEnum):
 
     STORED = "stored"
     WITHHELD = "withheld"
-    """The task asked for `store_result=False`."""
+    """The task asked for `store_result=False`, or it was erased."""
     IGNORED = "ignored"
     """The body ended its delivery by `Ignore`."""
     TOO_LARGE = "too_large"
@@ -165,6 +165,20 @@ def to_json(value: Mapping[str, Any]) -> str:
     text = _encode(value)
     # Half a surrogate pair, as a broken text of a user's has it, is JSON for Python alone: no store could read it.
     return text if "\\ud" not in text else _encode_as_it_is(value).encode(errors="replace").decode()
+
+
+def without_content(record: Record) -> dict[str, Any]:
+    """Return the fields to write so that a record which is over keeps no result and no text; none: it has none."""
+    changed: dict[str, Any] = {}
+    if record.failure.keys() - {"kind"}:
+        changed["failure"] = {name: value for name, value in record.failure.items() if name == "kind"}
+    if record.state is State.DONE:
+        if record.result_form is ResultForm.STORED and record.result not in {"", "null"}:
+            changed |= {"result": "", "result_form": ResultForm.WITHHELD}
+        if record.steps:
+            # Of dead work they stay: they hold back a second effect.
+            changed["steps"] = {}
+    return changed
 
 
 def body_of(changed_fields: Mapping[str, Any]) -> str:

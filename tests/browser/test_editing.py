@@ -13,6 +13,7 @@ from kombu.utils.json import dumps, loads
 from celery_safeguards import headers as h
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import discard
+from celery_safeguards.replay.erasing import Wanted, erase
 from tests.browser.pages import LETTERS, content, follow, open_letter, press, told
 from tests.integration.cli.odd_text import NASTY
 
@@ -351,3 +352,16 @@ def test_list_of_letters_offers_no_edit(desk):
     desk.bury()
     with desk.client("edie") as client:
         assert "edit" not in client.get(LETTERS).text.partition('name="action"')[2].partition("</select>")[0]
+
+
+def test_erased_letter_is_shown_as_such_and_cannot_be_edited(desk):
+    """Nothing of what it held is left to be mended."""
+    letter = desk.bury(kwargs={"a": "the-canary"}, key="payment:the-canary", scope="desk.note")
+    desk.store(lambda _wiring: erase(desk.app, Wanted(letter_ids=(letter.id,)), "eve", "ticket 7"))
+    with desk.client("ann") as client:
+        shown, form = client.get(desk.path_of(letter)).text, client.get(path_of_edit(desk, letter)).text
+
+    assert "the-canary" not in shown + form
+    assert "ticket 7" in shown
+    assert "Edit as new…" not in shown
+    assert "was erased" in form

@@ -15,6 +15,7 @@ from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores
 from tests.conformance.archive_contract import LetterArchiveContract
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
+from tests.conformance.erasing_contract import LetterErasingContract
 from tests.conformance.groups_contract import LetterGroupContract
 from tests.conformance.search_contract import LetterSearchContract
 from tests.conformance.several_contract import SeveralLettersContract
@@ -57,6 +58,10 @@ class TestLetterArchive(LetterArchiveContract):
 
 
 class TestLetterSearch(LetterSearchContract):
+    pass
+
+
+class TestLetterErasing(LetterErasingContract):
     pass
 
 

@@ -67,6 +67,8 @@ class LetterPage:
     def key_shown(self, obj: Any) -> SafeString | str:
         """With a link to its record."""
         letter = reading_of(obj).letter
+        if letter is not None and letter.erased:
+            return "erased"
         if letter is None or letter.key is None:
             return clean(obj.key) or "none: each message is work of its own"
         id_ = record_id(obj.namespace, RecordKey(letter.scope or "", letter.key))

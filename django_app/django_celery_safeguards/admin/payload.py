@@ -22,7 +22,7 @@ NEEDED = f"needs the permission {CODENAME}"
 _SAYS_NO_PAYLOAD = frozenset(
     {
         *("replay asked", "may run twice", "replay begun", "replay resumed", "replayed", "closed", "discarded"),
-        *("edit begun", "edited as new", "ingested", "archived", "restored"),
+        *("edit begun", "edited as new", "ingested", "archived", "restored", "erased"),
     }
 )
 """Lines of a history whose details are ids and what people gave as reasons; others quote errors and results."""
