@@ -30,7 +30,6 @@ Place = tuple[int, str]
 
 _LEADING = ("fingerprint", "task", "kind")
 """What an index of letters begins with, each followed by the state; the fewest letters first."""
-_AT = "last_failed_us"
 
 
 def letter_ranges(wanted: Mapping[str, Any]) -> tuple[list[Mapping[str, str]], Mapping[str, str]]:
@@ -82,6 +81,7 @@ class Range:
         table: whose index.
         equal: what it begins with.
         name: the column that tells rows of one time apart, and orders them.
+        at: the column of their times.
         letters: the table that has the rest, by the ids in that column; None: `table` itself.
 
     """
@@ -89,6 +89,7 @@ class Range:
     table: Table
     equal: Mapping[str, Any]
     name: str = "id"
+    at: str = "last_failed_us"
     letters: Table | None = None
 
     def end(self, cursor: Any, before: Place | None) -> list[Place]:
@@ -104,7 +105,7 @@ class Range:
     def _read(
         self, cursor: Any, before: Place | None, until: Place | None, also: Mapping[str, str], limit: str
     ) -> list[Place]:
-        tables, at, row = self.table.name, self._column(self.table, _AT), self._column(self.table, self.name)
+        tables, at, row = self.table.name, self._column(self.table, self.at), self._column(self.table, self.name)
         where = " AND ".join(f"{self._column(self.table, name)} = %s" for name in self.equal)
         values = list(self.equal.values())
         # Of each pair the first condition is the range of the index; with one of both it would be read from its end.

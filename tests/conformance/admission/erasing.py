@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from celery_safeguards.admission.store import Continuing, Erasure
+from celery_safeguards.admission.store import Continuing, Erasure, RecordKey
 from celery_safeguards.ledger.record import ResultForm, State
 from tests.conformance.admission.calls import HOUR_SECONDS, KEY, RETRY, admit, change, claimed, start
 from tests.conformance.stores import LEASE_SECONDS
@@ -15,12 +15,12 @@ SENDERS = 8
 TEXTS = {"kind": "data", "error": "no order of ann@example.com", "reason": "attempt 4 of 4"}
 
 
-def finished(store, state=State.DONE, **fields):
+def finished(store, state=State.DONE, *, key=KEY, **fields):
     """Bring a record to its end, with content wherever one can be."""
     steps = {"order": '"ann@example.com"'}
     given = {"failure": TEXTS, "steps": steps, "series": ("t-1",), "fingerprint": "f-1", **fields}
     given |= {"result": '"ann@example.com"'} if state is State.DONE else {"letter_id": "l-1"}
-    return store.settle(KEY, claimed(store), State.IN_PROGRESS, change(state, **given))
+    return store.settle(key, claimed(store, key=key), State.IN_PROGRESS, change(state, **given))
 
 
 class Erasing:
@@ -106,9 +106,10 @@ class Erasing:
         assert not store.take(KEY, seen.rev, "B", start()).claimed
         assert store.take(KEY, store.read(KEY).rev, "B", start()).claimed
 
-    def test_marks_that_are_written_meanwhile_stay(self, store):
+    @pytest.mark.parametrize("key", [RecordKey("shop.charge", f"payment:{number}") for number in range(5)], ids=str)
+    def test_marks_that_are_written_meanwhile_stay(self, store, key):
         """A continuation whose mark is lost goes out twice."""
-        finished(store)
+        finished(store, key=key)
         barrier, errors = threading.Barrier(SENDERS + 2), []
 
         def run(act):
@@ -118,14 +119,14 @@ class Erasing:
             except Exception as error:
                 errors.append(error)
 
-        acts = [lambda number=number: store.end_continuing(KEY, f"t-{number}") for number in range(SENDERS)]
-        threads = [threading.Thread(target=run, args=(act,)) for act in (*acts, *[lambda: store.erase(KEY)] * 2)]
+        acts = [lambda number=number: store.end_continuing(key, f"t-{number}") for number in range(SENDERS)]
+        threads = [threading.Thread(target=run, args=(act,)) for act in (*acts, *[lambda: store.erase(key)] * 2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-        record = store.read(KEY)
+        record = store.read(key)
         assert errors == []
         assert sorted(record.continued_by) == [f"t-{number}" for number in range(SENDERS)]
         assert (record.result, record.result_form) == ("", ResultForm.WITHHELD)
