@@ -287,12 +287,16 @@ def test_more_letters_than_a_page_can_take_down_are_left_to_the_command_line(log
 
     def copy(wiring):
         table = wiring.letters._house.tables.letters
-        columns = [name for name in table._quoted if name != "id"]
-        select = (
-            f"SELECT md5(number::text || %s), {table.list(columns)} FROM {table.name}, generate_series(1, 20000) number"
-        )
-        insert = f"INSERT INTO {table.name} (id, {table.list(columns)}) {select} WHERE task = %s"
-        wiring.letters._house.connection.run(lambda cursor: cursor.execute(insert, [task, task]))
+        columns = table.list([name for name in table._quoted if name != "id"])
+        # Each statement has a time limit.
+        for first in range(0, 20_000, 2_000):
+            numbers = f"generate_series({first + 1}, {first + 2_000}) number"
+            select = f"SELECT md5(number::text || %s), {columns} FROM {table.name}, {numbers} WHERE id = %s"
+            insert, values = (
+                f"INSERT INTO {table.name} (id, {columns}) {select}",
+                [task, row_id(desk.namespace, letter.id)],
+            )
+            wiring.letters._house.connection.run(lambda cursor, sql=insert, of=values: cursor.execute(sql, of))
 
     desk.store(copy)
     page = log_in("ann")

@@ -66,6 +66,11 @@ class LetterStateFilter(_Exact):
             return {}
         return {"state": _HERE} if self.value() is None else super().chosen()
 
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        """Narrow the list."""
+        state = self.chosen().get("state")
+        return queryset.filter(state__in=state) if isinstance(state, tuple) else super().queryset(request, queryset)
+
 
 class KindFilter(_Exact):
     """By the kind of the last failure."""
