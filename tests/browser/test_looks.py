@@ -33,7 +33,7 @@ _KEY_TEXTS = {
     "group": (".sg-state", ".sg-box", ".sg-pairs th", ".sg-pairs td", ".object-tools a"),
     "triage": ("label", ".help", ".submit-row input"),
     "edit": (".sg-json", ".help", "label", ".submit-row input", "#ahead li", "#ahead p", ".sg-history td"),
-    "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
+    "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td", ".sg-pages span", ".sg-jump label"),
     "job": (".sg-state", ".sg-pairs th", ".sg-pairs td", ".sg-buttons input"),
 }
 

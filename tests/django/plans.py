@@ -9,12 +9,6 @@ def prefer_indexes(wrapper):
         cursor.execute("SET enable_seqscan = off" if wrapper.vendor == "postgresql" else "ANALYZE")
 
 
-def analyze(wrapper):
-    """Have a database know what its tables hold, as it does by itself after a while."""
-    with wrapper.cursor() as cursor:
-        cursor.execute("ANALYZE")
-
-
 def explained(wrapper, call):
     """Return what a call returns, and the plan of each query that it makes by a connection."""
     asked = []
