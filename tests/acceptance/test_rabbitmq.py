@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.faults_app import Scene
 from tests.support.announcements import is_said
 from tests.support.sockets import Cutter
+from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 30
 QUEUES = {
@@ -74,9 +75,11 @@ def scene(broker, queue, namespace, request, workers):
 
 @pytest.fixture
 def stop_all(broker, namespace, workers):
-    """Stop all workers that live: what they hold without an outcome returns to the queue, and there must be none."""
+    """Stop all workers that live: nothing may be left that they hold, and nothing return to the queue."""
 
     def stop_all():
+        # A body's end is told before its message is acknowledged: what a shutdown comes in between of is put back.
+        wait_until(lambda: broker.messages(namespace) == 0, PATIENCE_SECONDS, "every message is acknowledged")
         for worker in workers:
             if worker.is_running():
                 # Longer than billiard waits for a parent that has not read a child's last result: 300 times 0.1 s.

@@ -62,12 +62,11 @@ def rows(under_test, alias):
 
 
 def know_rows(*wrappers):
-    """Let PostgreSQL know what its tables hold, as it does by itself after a while; SQLite never does."""
+    """Let a database know what its tables hold: PostgreSQL looks by itself after a while, SQLite when it is told."""
     for wrapper in wrappers:
-        if wrapper.vendor == "postgresql":
-            with wrapper.cursor() as cursor:
-                cursor.execute("ANALYZE")
-            prefer_indexes(wrapper)
+        with wrapper.cursor() as cursor:
+            cursor.execute("ANALYZE")
+        prefer_indexes(wrapper)
 
 
 def entered_by(chosen):

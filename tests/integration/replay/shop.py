@@ -110,6 +110,12 @@ def queued(app, queue=None):
         return connection.default_channel.client.llen(name)
 
 
+def held(app):
+    """Return how many messages are taken and not acknowledged."""
+    with app.connection_for_read() as connection:
+        return connection.default_channel.client.hlen("unacked")
+
+
 def take(app):
     """Take one message from the queue; None: there is none."""
     with app.connection_for_read() as connection:
