@@ -26,7 +26,9 @@ _PLAIN = (
         "at_once",
         "canary",
         "stop_at",
+        "adapts",
         "window",
+        "per_second_now",
         "may_run_twice",
         "runner",
         "created_seconds",
@@ -72,6 +74,7 @@ def replays() -> None:
     show_default=True,
     help="Of --all and --group: the oldest first, by first or last failure.",
 )
+@click.option("--steady", is_flag=True, help="Keep the pace also while letters fail again; else it slows.")
 @click.option("--yes-it-may-run-twice", is_flag=True, help="Consent, for work without a key.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
 @click.option("--detach", is_flag=True, help="Make the job and leave it to `replays run`.")
@@ -93,6 +96,7 @@ def start(
     canary: int,
     stop_at: int | None,
     order: Order,
+    steady: bool,
     yes_it_may_run_twice: bool,
     dry_run: bool,
     detach: bool,
@@ -125,6 +129,7 @@ def start(
         canary=canary,
         stop_at=stop_at,
         order=order,
+        adapts=not steady,
         may_run_twice=yes_it_may_run_twice,
     )
     if not yes and not click.confirm(f"Replay {job.total} letters ({job.chosen})?", err=True):
@@ -285,8 +290,7 @@ def _print_job(job: ReplayJob, *, as_json: bool) -> None:
         print_json(_plain(job))
         return
     tally = job.tally
-    pace = f"{job.per_second:g} a second" if job.per_second else "as fast as store and broker take them"
-    slowed = f" ({job.at_once} without failures)" if job.window < job.at_once else ""
+    pace, *slowed = job.pace_in_words
     print_fields(
         [
             ("job", job.id),
@@ -294,7 +298,8 @@ def _print_job(job: ReplayJob, *, as_json: bool) -> None:
             ("chosen", f"{job.total} letters: {job.chosen}"),
             ("by", f"{job.who}{f': {job.reason}' if job.reason else ''}"),
             ("made", when(job.created_seconds)),
-            ("pace", f"{pace}, at most {job.window} on their way{slowed}"),
+            ("pace", pace),
+            *(("", line) for line in slowed),
             ("canary", f"{job.canary} letters first" if job.canary else None),
             ("stops at", f"{job.stop_at} failures" if job.stop_at else None),
             ("dealt with", f"{job.position} of {job.total}"),
@@ -316,4 +321,6 @@ def _row(job: ReplayJob) -> tuple[object, ...]:
 def _plain(job: ReplayJob) -> dict[str, Any]:
     numbers = {name: getattr(job.tally, name) for name in _TALLY}
     described = {name: getattr(job, name) for name in _PLAIN}
-    return {**described, **numbers, "on_their_way": len(job.on_their_way), "reasons": dict(job.tally.reasons)}
+    tempo = {"pace_share": job.tempo.share, "failing_share": job.tempo.failing}
+    rest = {"on_their_way": len(job.on_their_way), "reasons": dict(job.tally.reasons)}
+    return {**described, **tempo, **numbers, **rest}

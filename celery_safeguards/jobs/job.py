@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from celery_safeguards.errors import ConfigurationError, SafeguardsError
+from celery_safeguards.jobs.tempo import Tempo
 
 JobStatus = Literal["running", "paused", "stopped", "cancelled", "done"]
 STATUSES: tuple[JobStatus, ...] = ("running", "paused", "stopped", "cancelled", "done")
@@ -117,7 +118,7 @@ class Progress:
     position: int
     tally: Tally
     on_their_way: OnTheirWay
-    window: int
+    tempo: Tempo
     due_seconds: float
 
 
@@ -138,6 +139,7 @@ class ReplayJob:
         canary: so many letters are sent first, and must all succeed before the others are; 0: none.
         stop_at: failures at which it stops; 0: it never does.
         may_run_twice: consent, for work without a key.
+        adapts: it slows while its letters fail again, see `tempo`; False: it keeps its pace.
         created_seconds: wall clock, as the next.
         changed_seconds: of the last step.
         status: how it stands; `because` says why.
@@ -146,7 +148,7 @@ class ReplayJob:
         position: how many letters have been dealt with.
         tally: what became of them.
         on_their_way: those sent that have no answer yet, with when they were sent.
-        window: letters that are on their way at most just now: `at_once`, or fewer after failures.
+        tempo: how much of its pace it goes at just now.
         due_seconds: when the next message is due, wall clock: the next runner keeps the pace of the last one.
 
     """
@@ -164,6 +166,7 @@ class ReplayJob:
     canary: int = 0
     stop_at: int = 0
     may_run_twice: bool = False
+    adapts: bool = True
     status: JobStatus = "running"
     because: str = ""
     runner: str = ""
@@ -171,7 +174,7 @@ class ReplayJob:
     position: int = 0
     tally: Tally = field(default_factory=Tally)
     on_their_way: OnTheirWay = field(default_factory=dict)
-    window: int = 0
+    tempo: Tempo = field(default_factory=Tempo)
     due_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -184,8 +187,6 @@ class ReplayJob:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r}: give {least} or more")
         if self.at_once > MOST_AT_ONCE:
             raise ConfigurationError(f"at_once={self.at_once!r}: give {MOST_AT_ONCE} or fewer")
-        if not self.window:
-            object.__setattr__(self, "window", self.at_once)
 
     @property
     def is_over(self) -> bool:
@@ -198,6 +199,27 @@ class ReplayJob:
         return self.is_over and not self.runner
 
     @property
+    def window(self) -> int:
+        """How many letters may be on their way just now."""
+        return self.tempo.window(self.at_once)
+
+    @property
+    def per_second_now(self) -> float | None:
+        """How many go out in a second just now; None: as fast as store and broker take them."""
+        return self.tempo.per_second(self.per_second)
+
+    @property
+    def pace_in_words(self) -> tuple[str, ...]:
+        """What was asked for, and how it goes just now if that is slower."""
+        asked = f"{_rate_in_words(self.per_second)}, at most {self.at_once} on their way"
+        if not self.adapts:
+            return (f"{asked}, also while letters fail again",)
+        if self.tempo.share == 1.0:
+            return (asked,)
+        now = f"{_rate_in_words(self.per_second_now)}, at most {self.window} on their way"
+        return (asked, f"{self.tempo}; just now {now}")
+
+    @property
     def left(self) -> int:
         """How many letters have not been dealt with."""
         return self.total - self.position
@@ -206,7 +228,8 @@ class ReplayJob:
         """Return it as ASCII text."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         tally = {each.name: getattr(self.tally, each.name) for each in fields(Tally)}
-        return json.dumps({**plain, "tally": tally}, separators=(",", ":"))
+        tempo = {each.name: getattr(self.tempo, each.name) for each in fields(Tempo)}
+        return json.dumps({**plain, "tally": tally, "tempo": tempo}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -221,6 +244,7 @@ class ReplayJob:
             plain = json.loads(text)
             given = {each.name: plain[each.name] for each in fields(cls) if each.name in plain}
             given["tally"] = Tally(**{each.name: plain["tally"][each.name] for each in fields(Tally)})
+            given["tempo"] = Tempo(**plain.get("tempo", {}))
             given["on_their_way"] = {id_: tuple(times) for id_, times in plain["on_their_way"].items()}
             if plain["status"] not in STATUSES:
                 raise JobUnreadable(f"status {plain['status']!r} is none of {', '.join(STATUSES)}")
@@ -229,6 +253,10 @@ class ReplayJob:
             if isinstance(error, JobUnreadable):
                 raise
             raise JobUnreadable(f"this is no job: {type(error).__name__}: {error}") from error
+
+
+def _rate_in_words(per_second: float | None) -> str:
+    return "as fast as store and broker take them" if per_second is None else f"{per_second:.3g} a second"
 
 
 JobChange = Callable[[ReplayJob], ReplayJob]
@@ -262,7 +290,7 @@ def advanced(runner: str, now_seconds: float, lease_seconds: float, progress: Pr
             position=progress.position,
             tally=job.tally + progress.tally,
             on_their_way=progress.on_their_way,
-            window=progress.window,
+            tempo=progress.tempo,
             due_seconds=progress.due_seconds,
             runner=runner if keeps else "",
             lease_until_seconds=now_seconds + lease_seconds if keeps else 0.0,

@@ -22,9 +22,13 @@ class Pace:
     """
 
     def __init__(self, per_second: float | None, clock: Clock) -> None:
-        self._apart_seconds = 1 / per_second if per_second else 0.0
         self._clock = clock
+        self.keep(per_second)
         self._due = clock.monotonic_seconds()
+
+    def keep(self, per_second: float | None) -> None:
+        """Go on at another pace; what is due already stays due when it was."""
+        self._apart_seconds = 1 / per_second if per_second else 0.0
 
     @property
     def left_seconds(self) -> float:

@@ -9,8 +9,9 @@ The promise: a letter that was chosen is sent once by this job, whoever runs it 
 Only those that a runner had begun when it was killed may leave two messages of one task id, which admission gives one
 start; `replay.batch` says which letters that may happen to.
 
-How many letters are on their way at once follows what becomes of them: halved by failures, and a tenth more with each
-look that sees successes only. A dependency that is still away gets a few, one after the other, and not the storm.
+How fast they go out, and how many are on their way at once, follows what becomes of them: `jobs.tempo`. A dependency
+that is still away gets a few, one after the other, and not the storm. It is written with each step, so the next runner
+goes on as slowly.
 """
 
 import uuid
@@ -34,6 +35,7 @@ from celery_safeguards.jobs.job import (
     let_go,
     taken,
 )
+from celery_safeguards.jobs.tempo import Tempo, least_share
 from celery_safeguards.replay.answers import look_at
 from celery_safeguards.replay.batch import send_batch
 from celery_safeguards.replay.pace import Pace
@@ -93,7 +95,7 @@ class _Step:
 
     position: int
     on_their_way: dict[str, tuple[float, float]]
-    window: int
+    tempo: Tempo
     began: float
     letters: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -132,10 +134,11 @@ class _Runner:
             raise
 
     def _run(self, job: ReplayJob) -> ReplayJob:
-        self._pace = Pace(job.per_second, self._clock)
-        if job.per_second:
+        per_second = job.tempo.per_second(job.per_second)
+        self._pace = Pace(per_second, self._clock)
+        if per_second:
             # Bounded: a clock that is set back would hold it for as long.
-            self._pace.hold(min(job.due_seconds - self._now(), 1 / job.per_second))
+            self._pace.hold(min(job.due_seconds - self._now(), 1 / per_second))
         self._begin_step(job)
         while True:
             try:
@@ -183,7 +186,7 @@ class _Runner:
 
     def _begin_step(self, job: ReplayJob) -> None:
         self._job = job
-        self._step = _Step(job.position, dict(job.on_their_way), job.window, self._clock.monotonic_seconds())
+        self._step = _Step(job.position, dict(job.on_their_way), job.tempo, self._clock.monotonic_seconds())
 
     def _write(self) -> ReplayJob:
         step = self._step
@@ -191,7 +194,7 @@ class _Runner:
             position=step.position,
             tally=step.tally,
             on_their_way=dict(step.on_their_way),
-            window=step.window,
+            tempo=step.tempo,
             due_seconds=self._now() + max(0.0, self._pace.left_seconds),
         )
         job = self._wiring.jobs.change(self._id, advanced(self._name, self._now(), LEASE_SECONDS, progress))
@@ -223,7 +226,8 @@ class _Runner:
     def _allowed(self) -> int:
         """How many letters may be sent now, whatever the pace."""
         step, canary = self._step, self._job.canary
-        allowed = min(_LETTERS_TOGETHER, self._left, step.window - len(step.on_their_way))
+        window = step.tempo.window(self._job.at_once)
+        allowed = min(_LETTERS_TOGETHER, self._left, window - len(step.on_their_way))
         sent = self._job.tally.sent + step.tally.sent
         if sent < canary:
             allowed = min(allowed, canary - sent)
@@ -283,7 +287,14 @@ class _Runner:
                 step.on_their_way[letter_id] = waits
         seen = sum(answers.values(), Tally())
         step.tally += seen
-        step.window = _window(step.window, self._job.at_once, seen)
+        self._adapt(seen)
+
+    def _adapt(self, seen: Tally) -> None:
+        job, step = self._job, self._step
+        if job.adapts:
+            least = least_share(job.per_second, job.at_once)
+            step.tempo = step.tempo.after(succeeded=seen.succeeded, failed=seen.failed_again, least=least)
+            self._pace.keep(step.tempo.per_second(job.per_second))
 
     def _looked_at(self, asked: Sequence[str]) -> Mapping[str, Tally]:
         looked = look_at(self._app, self._job, self._step.on_their_way, asked, self._answer_seconds)
@@ -299,13 +310,6 @@ class _Runner:
 
     def _now(self) -> float:
         return self._clock.wall_seconds()
-
-
-def _window(window: int, most: int, seen: Tally) -> int:
-    """Return how many letters may be on their way, after answers."""
-    if seen.failed_again:
-        return max(1, window // 2)
-    return min(most, window + max(1, window // 10)) if seen.succeeded else window
 
 
 def _why_stop(job: ReplayJob, step: _Step) -> str:

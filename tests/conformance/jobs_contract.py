@@ -21,6 +21,7 @@ from celery_safeguards.jobs.job import (
     ended,
     taken,
 )
+from celery_safeguards.jobs.tempo import Tempo
 from tests.conformance.deadletter_contract import NOON, RACERS, race
 
 LEASE_SECONDS = 60.0
@@ -41,7 +42,7 @@ def progress(**changes):
         "position": 1,
         "tally": Tally(sent=1),
         "on_their_way": {"l-0": (NOON, NOON + 5)},
-        "window": 7,
+        "tempo": Tempo(share=0.25, failing=0.7, answers=20.0),
         "due_seconds": NOON + 6,
     }
     return Progress(**{**values, **changes})
@@ -147,7 +148,11 @@ class ReplayJobContract:
         written = jobs.change("j-1", advanced("r", NOON + 1, LEASE_SECONDS, progress(tally=tally)))
 
         assert written == jobs.get("j-1")
-        assert (written.position, written.tally, written.window) == (1, tally, 7)
+        assert (written.position, written.tally, written.tempo) == (
+            1,
+            tally,
+            Tempo(share=0.25, failing=0.7, answers=20.0),
+        )
         assert written.due_seconds == NOON + 6
         assert written.on_their_way == {"l-0": (NOON, NOON + 5)}
         assert written.lease_until_seconds == NOON + 61

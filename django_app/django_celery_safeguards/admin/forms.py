@@ -88,7 +88,10 @@ class ReplayJobForm(forms.Form):
         help_text="So many letters are sent first, and the others once all of them have succeeded. 0: none.",
     )
     per_second = forms.FloatField(
-        min_value=0.001, required=False, help_text="Messages a second. Empty: as fast as store and broker take them."
+        min_value=0.001,
+        required=False,
+        help_text="Messages a second at most; slower while letters fail again. Empty: as fast as store and broker "
+        "take them.",
     )
     at_once = forms.IntegerField(
         min_value=1,

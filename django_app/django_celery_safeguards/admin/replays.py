@@ -214,12 +214,9 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         return presenting.joined(clean(job.who), ", ", made, f": {job.reason}" if job.reason else "")
 
     @admin.display(description="pace")
-    def pace_shown(self, obj: Any) -> str:
-        """How fast, and how many at once."""
-        job = _read(obj)
-        rate = f"{job.per_second:g} a second" if job.per_second else "as fast as store and broker take them"
-        slowed = f" ({job.at_once} without failures)" if job.window < job.at_once else ""
-        return f"{rate}, at most {job.window} on their way{slowed}"
+    def pace_shown(self, obj: Any) -> SafeString | str:
+        """How fast, and how many at once; how slowly just now, and why."""
+        return presenting.lines(_read(obj).pace_in_words)
 
     @admin.display(description="safety")
     def stops_shown(self, obj: Any) -> str:

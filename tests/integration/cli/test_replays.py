@@ -12,6 +12,7 @@ import pytest
 
 from celery_safeguards._redis import Keys
 from celery_safeguards.jobs.job import taken
+from celery_safeguards.jobs.tempo import Tempo
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import running
 from celery_safeguards.wiring import Wiring
@@ -138,6 +139,29 @@ def test_a_detached_job_is_paused_resumed_and_run_by_others(cli, app, bury, plai
     assert "ann: fixed" in shown.stdout
     assert (run["status"], run["sent"], queued(app)) == ("done", 1, 1)
     assert "done" in cli("replays", "list").stdout
+
+
+def test_it_is_said_how_slow_a_job_goes_and_why(cli, app, bury):
+    """Whoever watches would take it for stuck, and begin another."""
+    bury()
+    job_id = json.loads(started(cli, "--all", "--per-second", "20", "--detach", "--json").stdout)["id"]
+    Wiring.of(app).jobs.change(job_id, lambda job: replace(job, tempo=Tempo(share=0.5, failing=0.7, answers=20.0)))
+
+    shown = cli("replays", "show", job_id).stdout
+    plain = json.loads(cli("replays", "show", job_id, "--json").stdout)
+
+    assert "slowed to 50.0% of it: 70% of the latest 20 failed again; just now 10 a second" in shown
+    assert (plain["pace_share"], plain["failing_share"], plain["per_second_now"], plain["window"]) == (0.5, 0.7, 10, 50)
+    assert plain["adapts"] is True
+
+
+def test_a_job_that_is_to_keep_its_pace_says_so(cli, bury):
+    bury()
+
+    made = json.loads(started(cli, "--all", "--steady", "--detach", "--json").stdout)
+
+    assert made["adapts"] is False
+    assert "also while letters fail again" in cli("replays", "show", made["id"]).stdout
 
 
 def test_a_cancelled_job_sends_nothing_more(cli, app, bury):
