@@ -11,11 +11,14 @@ import click
 
 from celery_safeguards.cli.dead import KINDS, as_json, by_whom, in_group
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.forecasting import print_forecast
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import when
-from celery_safeguards.replay.choosing import ORDERS, Choice, Order, forecast, make_job, named
+from celery_safeguards.replay.asking import Asker
+from celery_safeguards.replay.choosing import ORDERS, Choice, Order, make_job, named
+from celery_safeguards.replay.forecasting import foresee
 from celery_safeguards.replay.running import run_job
 from celery_safeguards.wiring import Wiring
 
@@ -35,6 +38,8 @@ _PLAIN = (
         "changed_seconds",
     ),
 )
+_MOST_ASKED = 1_000
+_ASK_SECONDS = 300.0
 _TALLY = ("sent", "skipped", "refused", "succeeded", "failed_again", "unanswered")
 
 
@@ -77,6 +82,13 @@ def replays() -> None:
 @click.option("--steady", is_flag=True, help="Keep the pace also while letters fail again; else it slows.")
 @click.option("--yes-it-may-run-twice", is_flag=True, help="Consent, for work without a key.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@click.option("--each", "is_each", is_flag=True, help="With --dry-run: say it of each letter, too.")
+@click.option(
+    "--ask",
+    "ask_most",
+    type=click.IntRange(1, _MOST_ASKED),
+    help="With --dry-run: call the tasks' own `verify` and `ensure` for so many letters, and say what they answer.",
+)
 @click.option("--detach", is_flag=True, help="Make the job and leave it to `replays run`.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
@@ -99,6 +111,8 @@ def start(
     steady: bool,
     yes_it_may_run_twice: bool,
     dry_run: bool,
+    is_each: bool,
+    ask_most: int | None,
     detach: bool,
     yes: bool,
     as_json: bool,
@@ -113,11 +127,15 @@ def start(
         raise click.UsageError("give the letters' IDs, or --all, or --group")
     if (task or kind) and not is_all:
         raise click.UsageError("--task and --kind choose from --all")
+    if (is_each or ask_most) and not dry_run:
+        raise click.UsageError("--each and --ask go with --dry-run")
     app = ctx.obj.app
     matching = Choice(fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
     choice = named(letter_ids) if letter_ids else matching
     if dry_run:
-        _print_forecast(app, choice, may_run_twice=yes_it_may_run_twice, as_json=as_json)
+        asker = Asker(app, most=ask_most, seconds=_ASK_SECONDS) if ask_most else None
+        seen = foresee(app, choice, may_run_twice=yes_it_may_run_twice, asker=asker)
+        print_forecast(choice, seen, asker, is_each=is_each, as_json=as_json)
         return
     job = make_job(
         app,
@@ -259,30 +277,6 @@ def _progress(app: Any, job_id: str, *, is_shown: bool) -> Iterator[Callable[[Re
 
         move(job)
         yield move
-
-
-def _print_forecast(app: Any, choice: Choice, *, may_run_twice: bool, as_json: bool) -> None:
-    found = forecast(app, choice, may_run_twice=may_run_twice)
-    if as_json:
-        print_json(
-            {
-                "chosen": str(choice),
-                "letters": found.letters,
-                "would_be_sent": found.would_be_sent,
-                "refused": dict(found.refused),
-                "notes": dict(found.notes),
-            }
-        )
-        return
-    print_fields(
-        [
-            ("chosen", f"{found.letters} letters: {choice}"),
-            ("would be sent", found.would_be_sent),
-            *(("", f"{count}: {note}") for note, count in found.notes.most_common()),
-            ("would not", found.letters - found.would_be_sent),
-            *(("", f"{count}: {reason}") for reason, count in found.refused.most_common()),
-        ]
-    )
 
 
 def _print_job(job: ReplayJob, *, as_json: bool) -> None:

@@ -6,28 +6,18 @@ moment is not of the job; what fails again is another failure.
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_safeguards.deadletter.fingerprint import without_values
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import Picked, ReplayJob
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.replay.outlook import outlook
-from celery_safeguards.replay.plan import Need
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_A_TRIP = 50
 _LEAST_STOP = 10
-_NEEDED = {
-    Need.NOTHING: "",
-    Need.VERDICT: "needs a person's word whether it has happened",
-    Need.CONSENT: "needs consent to run twice",
-}
 
 
 class NothingChosen(SafeguardsError):
@@ -84,19 +74,6 @@ class Choice:
                 return
 
 
-@dataclass(slots=True)
-class Forecast:
-    """What a replay of letters would do, with nothing changed."""
-
-    letters: int = 0
-    would_be_sent: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    """Why letters would not be, without what differs between them."""
-
-    notes: Counter[str] = field(default_factory=Counter)
-    """What sending them would mean."""
-
-
 Order = Literal["first_seen", "last_failed"]
 ORDERS: tuple[Order, ...] = ("first_seen", "last_failed")
 
@@ -142,26 +119,6 @@ def make_job(
 
 def _picked(letter: Letter) -> Picked:
     return Picked(letter.id, letter.last_failed_seconds)
-
-
-def forecast(app: Any, choice: Choice, *, may_run_twice: bool = False, most: int | None = None) -> Forecast:
-    """
-    Return what a replay of letters would do; nothing is changed. `most`: letters that are looked at; None: all.
-
-    Safe when: letters change meanwhile: then it tells what would have happened.
-    """
-    found, now = Forecast(), Wiring.of(app).clock.wall_seconds()
-    for letter in islice(choice.letters(app), most):
-        ahead = outlook(app, letter, now)
-        found.letters += 1
-        consents = may_run_twice and ahead.needs is Need.CONSENT
-        if ahead.refused is None or consents:
-            found.would_be_sent += 1
-            # The first names the queue, whose name may have numbers in it.
-            found.notes.update([*ahead.notes[:1], *(without_values(note) for note in ahead.notes[1:])])
-        else:
-            found.refused[_NEEDED[ahead.needs] or without_values(ahead.refused)] += 1
-    return found
 
 
 def named(letter_ids: Iterable[str]) -> Choice:

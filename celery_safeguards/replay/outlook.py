@@ -1,4 +1,4 @@
-"""What a replay of a letter would do, asked without changing anything."""
+"""What a replay of a letter would do, asked without changing anything: for people, and (`expecting`) for counting."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,9 @@ from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.changes import RESTORE_FIRST
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.ledger.record import RecordTooNew
 from celery_safeguards.replay.edit_history import copies_in_words
+from celery_safeguards.replay.expecting import Expectation, Expected, expectation
 from celery_safeguards.replay.plan import (
     Need,
     ReplayRefused,
@@ -30,11 +32,13 @@ class Outlook:
     Attributes:
         refused: why it would not be sent as it is; None: it would.
         needs: what a person must add.
+        expectation: what would become of it.
         notes: what it would do, and what it leaves behind.
 
     """
 
     refused: str | None
+    expectation: Expectation
     needs: Need = Need.NOTHING
     notes: tuple[str, ...] = ()
 
@@ -44,7 +48,7 @@ class Outlook:
         return self.refused is None or self.needs is not Need.NOTHING
 
 
-def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
+def outlook(app: Any, letter: Letter, at_seconds: float, work: Work | StoreUnavailable | None = None) -> Outlook:
     """
     Return what a replay of a letter needs and does.
 
@@ -52,26 +56,32 @@ def outlook(app: Any, letter: Letter, at_seconds: float) -> Outlook:
         app: one that knows its tasks, or as many as it can.
         letter: in any state.
         at_seconds: wall clock.
+        work: what is known of its work, or why nothing is; None: it is asked.
 
     """
     try:
         message = replay_message(letter, "(a new id)", at_seconds=at_seconds)
         exchange, routing_key, _queues = route_of(app, message)
     except (LetterTruncated, ReplayRefused) as error:
-        return Outlook(refused=str(error))
+        return _refused(str(error), Expected.CANNOT_BE_SENT)
     to = f"exchange {exchange}, routing key {routing_key}" if exchange else f"queue {routing_key}"
     notes = (f"goes to {to} under a new task id", *message.left_behind, *copies_in_words(letter))
     if letter.state == "replaying":
-        return Outlook(refused=f"it is replaying as task {letter.replay_task_id}; cut short? resume it", notes=notes)
+        cut_short = f"it is replaying as task {letter.replay_task_id}; cut short? resume it"
+        return _refused(cut_short, Expected.NOT_OPEN, notes)
     if letter.state == "archived":
-        return Outlook(refused=f"the letter is archived: {RESTORE_FIRST}", notes=notes)
+        return _refused(f"the letter is archived: {RESTORE_FIRST}", Expected.NOT_OPEN, notes)
     if letter.state != "open":
-        return Outlook(refused=f"the letter is {letter.state}")
-    try:
-        work = work_of(app, letter)
-    except StoreUnavailable as error:
-        return Outlook(refused=f"not known, the store of records did not answer: {error}", notes=notes)
-    return Outlook(refused=refusal(letter, work), needs=need(letter, work), notes=(*notes, *_expected(letter, work)))
+        return _refused(f"the letter is {letter.state}", Expected.NOT_OPEN)
+    found = _known(app, letter) if work is None else work
+    if isinstance(found, StoreUnavailable):
+        return _not_known(found, notes)
+    return Outlook(
+        refused=refusal(letter, found),
+        needs=need(letter, found),
+        expectation=expectation(letter, found, message),
+        notes=(*notes, *_expected(letter, found)),
+    )
 
 
 def resume_outlook(app: Any, letter: Letter) -> Outlook:
@@ -79,10 +89,35 @@ def resume_outlook(app: Any, letter: Letter) -> Outlook:
     try:
         work = work_of(app, letter)
     except StoreUnavailable as error:
-        return Outlook(refused=f"not known, the store of records did not answer: {error}")
+        return _not_known(error)
     refused = resend_refusal(letter, work, verdict_of(letter))
     needs = Need.NOTHING if refused is None else Need.VERDICT if is_keyed(letter, work.policy) else Need.CONSENT
-    return Outlook(refused=refused, needs=needs, notes=(f"goes out again as task {letter.replay_task_id}",))
+    became = Expectation(expected=Expected.NOT_OPEN, why=f"it is replaying as task {letter.replay_task_id}")
+    return Outlook(
+        refused=refused, needs=needs, expectation=became, notes=(f"goes out again as task {letter.replay_task_id}",)
+    )
+
+
+def unreadable(why: str) -> Outlook:
+    """Return what a replay of a letter would do that cannot be read."""
+    return _refused(why, Expected.CANNOT_BE_SENT)
+
+
+def _known(app: Any, letter: Letter) -> Work | StoreUnavailable:
+    try:
+        return work_of(app, letter)
+    except StoreUnavailable as error:
+        return error
+
+
+def _not_known(error: StoreUnavailable, notes: tuple[str, ...] = ()) -> Outlook:
+    if isinstance(error, RecordTooNew):
+        return _refused(f"not known: {error}", Expected.NOT_KNOWN, notes)
+    return _refused(f"not known, the store of records did not answer: {error}", Expected.NOT_KNOWN, notes)
+
+
+def _refused(why: str, expected: Expected, notes: tuple[str, ...] = ()) -> Outlook:
+    return Outlook(refused=why, expectation=Expectation(expected=expected, why=why), notes=notes)
 
 
 def _expected(letter: Letter, work: Work) -> list[str]:

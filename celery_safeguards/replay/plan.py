@@ -27,6 +27,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_safeguards import headers as h
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.errors import SafeguardsError
@@ -62,11 +63,16 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is known of a letter's work at the click: by the store's time; no policy: the task is unknown here."""
+    """What is known of a letter's work at the click, and of its store; no policy: the task is unknown here."""
 
-    now_us: int
+    store: StoreView
     record: Record | None = None
     policy: Policy | None = None
+
+    @property
+    def now_us(self) -> int:
+        """By the store's time."""
+        return self.store.now_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

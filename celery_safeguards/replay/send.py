@@ -183,14 +183,14 @@ def works_of(app: Any, letters: Sequence[Letter]) -> Mapping[str, Work | RecordT
         if letter.key is not None and letter.scope is not None
     }
     records = admission.read_many(list(dict.fromkeys(keys.values()))) if keys else {}
-    now_us = admission.view().now_us
+    view = admission.view()
     works: dict[str, Work | RecordTooNew] = {}
     for letter in letters:
         record = records.get(keys[letter.id]) if letter.id in keys else None
         if isinstance(record, RecordTooNew):
             works[letter.id] = record
         else:
-            works[letter.id] = Work(now_us=now_us, record=record, policy=policy_of(app, letter.task))
+            works[letter.id] = Work(store=view, record=record, policy=policy_of(app, letter.task))
     return works
 
 

@@ -88,6 +88,54 @@ def test_a_group_is_looked_at_tried_and_replayed_while_somebody_watches(log_in, 
     assert worker.stop() == 0
 
 
+def unknown_payments(desk, *order_ids):
+    """Put letters of payments into the store of which nobody knows whether they were made, and one of no known task."""
+    error = f"shop.Away{uuid.uuid4().hex[:8]}"
+    known = {"task": "desk.pay", "scope": "desk.pay", "effect_possible": True, "burial": 1, "error_type": error}
+    letters = [desk.bury(kwargs={"order_id": each}, key=f"pay:{each}", **known) for each in order_ids]
+    return [*letters, desk.bury(task="desk.gone", error_type=error)]
+
+
+def what_would_happen(page, desk, letters, *, asks):
+    page.goto(desk.url + START + "?" + "&".join(f"letter={row_id(desk.namespace, each.id)}" for each in letters))
+    if asks:
+        page.get_by_label("A dry run calls verify and ensure, too").check()
+    page.get_by_label("Reason").fill("to look")
+    press(page, "What would happen?")
+    return page.locator("#forecast").inner_text()
+
+
+def test_a_dry_run_says_it_of_each_letter_and_asks_the_outside_if_it_is_told_to(log_in, desk):
+    order = uuid.uuid4().hex
+    letters = unknown_payments(desk, order, f"refused-{order}")
+    page = log_in("ann")
+
+    unasked = what_would_happen(page, desk, letters, asks=False)
+    asked = what_would_happen(page, desk, letters, asks=True)
+    rows = page.locator("#forecast tbody tr").all_inner_texts()
+
+    assert "2: would run, unless verify says that it has happened" in unasked
+    assert "1: task not known here: the worker's policy decides" in unasked
+    assert "verify:" not in unasked
+    assert "1: verify: did not happen" in asked
+    assert [letters[number].id in row for number, row in enumerate(rows)] == [True] * 3
+    assert "verify: did not happen" in rows[0]
+    assert f"verify: cannot tell (builtins.ConnectionError: the bank knows no order refused-{order})" in rows[1]
+    assert "the code of task desk.gone is not known to this process" in rows[2]
+    assert [letter.state for letter in map(desk.letter, letters)] == ["open"] * 3
+
+
+def test_what_their_functions_quote_is_payload(log_in, desk):
+    """An error of the bank's names the customer."""
+    order = uuid.uuid4().hex
+    letters = unknown_payments(desk, f"refused-{order}")
+
+    asked = what_would_happen(log_in("noa"), desk, letters, asks=True)
+
+    assert "verify: cannot tell" in asked
+    assert "the bank knows" not in asked
+
+
 def test_canaries_that_fail_again_keep_the_rest_back_and_say_so(log_in, desk, announcements):
     """Nobody had mended anything: three letters tell, and nine are left in peace."""
     error = f"shop.Broken{uuid.uuid4().hex[:8]}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards import headers as h
+from celery_safeguards._store_view import StoreView
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.ledger.record import Record, State
@@ -64,7 +65,7 @@ def buried(state=State.DEAD, **changes):
 
 
 def work(policy=None, record=None):
-    return Work(now_us=NOW_US, record=record, policy=policy)
+    return Work(store=StoreView(now_us=NOW_US, epoch="e"), record=record, policy=policy)
 
 
 def sent(message=None, verdict=None, **changes):

@@ -10,6 +10,9 @@ from celery_safeguards.jobs.job import MOST_AT_ONCE
 from celery_safeguards.policy import DidNotHappen, Happened
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 
+MOST_ASKED = 20
+"""A dry run on a page asks the outside of so many letters."""
+
 _REASON = forms.Textarea(attrs={"rows": 3, "cols": 60, "class": "vLargeTextField"})
 
 
@@ -109,13 +112,20 @@ class ReplayJobForm(forms.Form):
         help_text="The oldest first.",
     )
     may_run_twice = forms.BooleanField(required=False, label="Work that needs consent may run twice")
+    asks = forms.BooleanField(
+        required=False,
+        label="A dry run calls verify and ensure, too",
+        help_text=f"What tasks have declared for it, of {MOST_ASKED} letters at most: it may call other systems, and "
+        "changes nothing.",
+    )
     reason = forms.CharField(
         max_length=MAX_REASON_CHARS, widget=_REASON, help_text="For the letters' histories and the log of the admin."
     )
 
     def options(self) -> dict[str, Any]:
         """Return what `make_job` takes."""
-        return {**self.cleaned_data, "canary": self.cleaned_data["canary"] or 0}
+        given = {name: value for name, value in self.cleaned_data.items() if name != "asks"}
+        return {**given, "canary": given["canary"] or 0}
 
 
 class HappenedForm(ReasonForm):

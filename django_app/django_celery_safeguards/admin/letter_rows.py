@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.pipeline.indexing import shown
-from celery_safeguards.replay.outlook import Outlook, outlook, resume_outlook
+from celery_safeguards.replay.outlook import Outlook, outlook, resume_outlook, unreadable
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
@@ -78,7 +78,7 @@ def outlook_of(row: Any) -> Outlook:
     if found is None:
         app, reading = current_app_with_tasks(), reading_of(row)
         if reading.letter is None:
-            found = Outlook(refused=reading.problem)
+            found = unreadable(reading.problem)
         elif reading.letter.state == "replaying":
             found = resume_outlook(app, reading.letter)
         else:

@@ -8,7 +8,6 @@ A replay of many letters, begun from a page: what is chosen, how it is sent, wha
 The letters are taken down in the request that starts the job, so there is a bound; the command line has none.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,10 +23,11 @@ from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import JobUnderWay
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.choosing import Choice, Forecast, forecast, make_job, named
+from celery_safeguards.replay.choosing import Choice, make_job, named
 from django_celery_safeguards.admin.forms import ReplayJobForm
 from django_celery_safeguards.admin.letter_rows import letter_id_of
 from django_celery_safeguards.admin.prospects import MOST_AT_ONCE, REPLAY
+from django_celery_safeguards.admin.replay_forecast import ShownForecast, shown_forecast
 from django_celery_safeguards.admin.replay_verbs import hand_over_or_say
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
@@ -35,7 +35,6 @@ from django_celery_safeguards.models import DeadLetter
 from django_celery_safeguards.sql import row_id
 
 MOST_IN_A_REQUEST = 20_000
-_LOOKED_AT = 1_000
 NARROWED_BY = frozenset({"fingerprint", "task", "kind"})
 
 
@@ -70,8 +69,8 @@ class StartsReplays:
                 if answer is not None:
                     return answer
             else:
-                app = current_app_with_tasks()
-                found = forecast(app, choice, may_run_twice=form.cleaned_data["may_run_twice"], most=_LOOKED_AT)
+                wanted = {name: form.cleaned_data[name] for name in ("may_run_twice", "asks")}
+                found = shown_forecast(request, current_app_with_tasks(), choice, **wanted)
         kept = [(name, value) for name in (*sorted(NARROWED_BY), "letter") for value in given.getlist(name) if value]
         return self._ask(request, choice, letters, form, kept, found)
 
@@ -87,7 +86,7 @@ class StartsReplays:
         letters: int,
         form: ReplayJobForm,
         kept: Sequence[tuple[str, str]],
-        found: Forecast | None,
+        found: ShownForecast | None,
     ) -> Any:
         context = {
             **self.admin_site.each_context(request),
@@ -99,9 +98,6 @@ class StartsReplays:
             "most": MOST_IN_A_REQUEST,
             "kept": kept,
             "found": found,
-            # Lists: a template that asks a counter for its method is given the count of that name, which is 0.
-            "refused": _counted(found.refused) if found else [],
-            "notes": _counted(found.notes) if found else [],
             "action_url": start_link(self.admin_site),
             "media": self.media,
         }
@@ -155,10 +151,6 @@ def _chosen(given: Any) -> tuple[Choice, int]:
         fingerprint=narrowed.get("fingerprint"), task=narrowed.get("task"), kind=FailureKind(kind) if kind else None
     )
     return choice, _rows().filter(state="open", **narrowed).order_by()[: MOST_IN_A_REQUEST + 1].count()
-
-
-def _counted(reasons: Counter[str]) -> list[tuple[str, int]]:
-    return [(clean(reason, 500), count) for reason, count in reasons.most_common()]
 
 
 def _picked(picked: Sequence[str]) -> tuple[Choice, int]:

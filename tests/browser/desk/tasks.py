@@ -4,7 +4,7 @@ Tasks of each kind that a person can meet as a dead letter.
 
 import os
 
-from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
+from celery_safeguards import DidNotHappen, Idempotent, RetryPolicy, Safeguards, SafeTask, Verify
 from tests.browser.desk import where
 from tests.support.announce import announce
 
@@ -24,6 +24,16 @@ def charge(order_id, amount):
         raise ValueError(f"{amount} cannot be charged")
     announce("charged", order_id=order_id)
     return f"ch_{order_id}"
+
+
+def pay(order_id):
+    announce("paid", order_id=order_id)
+
+
+def find_payment(order_id):
+    if order_id.startswith("refused"):
+        raise ConnectionError(f"the bank knows no order {order_id}")
+    return DidNotHappen()
 
 
 def log_in(user, password):
@@ -52,6 +62,12 @@ def add_tasks(app):
             charge,
             Safeguards(
                 idempotent=Idempotent("payment:{order_id}", on_unknown="quarantine", quiet_seconds=0), retry=_ONCE
+            ),
+        ),
+        (
+            pay,
+            Safeguards(
+                idempotent=Idempotent("pay:{order_id}", on_unknown=Verify(find_payment, after_seconds=0)), retry=_ONCE
             ),
         ),
         (log_in, Safeguards(idempotent=Idempotent("login:{user}", on_unknown="rerun"), retry=_ONCE)),

@@ -40,7 +40,7 @@ def publish_replay(world, noted=True):
 
 
 def _work(world):
-    return Work(now_us=world.store.view().now_us, record=world.record(), policy=world.policy)
+    return Work(store=world.store.view(), record=world.record(), policy=world.policy)
 
 
 SENTENCES = (

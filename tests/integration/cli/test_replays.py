@@ -121,6 +121,44 @@ def test_a_dry_run_says_what_would_happen(cli, app, bury):
     assert (queued(app), json.loads(cli("replays", "list", "--json").stdout)["jobs"]) == (0, [])
 
 
+def test_a_dry_run_says_it_of_each_letter_for_a_program_and_for_people(cli, app, bury):
+    bury("sent", task="shop.elsewhere")
+    bury("needs-consent", effect_possible=True)
+
+    words = ("replays", "start", "--all", "--dry-run")
+    counted = json.loads(cli(*words, "--json").stdout)
+    plain = json.loads(cli(*words, "--each", "--json").stdout)
+    said = cli(*words, "--each").stdout
+
+    assert counted["expected"] == {"unknown_task": 1, "needs_consent": 1}
+    assert "each" not in counted
+    assert {each["letter_id"]: (each["expected"], each["would_be_sent"]) for each in plain["each"]} == {
+        "sent": ("unknown_task", True),
+        "needs-consent": ("needs_consent", False),
+    }
+    assert "needs-consent  needs_consent  needs consent to run twice" in said
+    assert "expected          1: " in said
+
+
+def test_a_dry_run_asks_the_outside_only_when_told_and_says_how_many_it_did_not_ask(cli, bury):
+    """What it asks is the bank."""
+    headers = {"task": "shop.pay"}
+    body = b"[[1], {}, {}]"
+    for number in range(3):
+        known = {"key": f"order:{number}", "scope": "payments", "burial": 1, "effect_possible": True}
+        bury(f"letter-{number}", task="shop.pay", headers=headers, body=body, **known)
+
+    words = ("replays", "start", "--all", "--dry-run")
+    unasked = json.loads(cli(*words, "--json").stdout)
+    plain = json.loads(cli(*words, "--ask", "2", "--json").stdout)
+    said = cli(*words, "--ask", "2").stdout
+
+    assert "answers" not in unasked
+    assert (plain["answers"], plain["asked"], plain["not_asked"]) == ({"verify": {"cannot_tell": 2}}, 2, 1)
+    assert "2: verify: cannot tell" in said
+    assert "not asked         1 more letters" in said
+
+
 def test_a_detached_job_is_paused_resumed_and_run_by_others(cli, app, bury, plain):
     """Whoever begins a replay goes home; whoever is on call at night has another terminal."""
     bury()
@@ -237,6 +275,9 @@ def test_ctrl_c_leaves_the_job_to_be_gone_on_with(cli, app, bury, plain, signal_
         ["--all", "--canary", "-1"],
         ["--all", "--by", " "],
         ["--all", "--order", "random"],
+        ["--all", "--each"],
+        ["--all", "--ask", "5"],
+        ["--all", "--dry-run", "--ask", "0"],
     ],
 )
 def test_words_that_make_no_sense_together_change_nothing(cli, app, bury, words):
