@@ -20,10 +20,11 @@ from celery_safeguards.replay.asking import Asker
 from celery_safeguards.replay.choosing import ORDERS, Choice, Order, make_job, named
 from celery_safeguards.replay.forecasting import foresee
 from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.settling import settle
 from celery_safeguards.wiring import Wiring
 
 _PLAIN = (
-    *("id", "status", "because", "who", "reason", "chosen", "fingerprint", "total", "position"),
+    *("id", "status", "because", "who", "reason", "chosen", "fingerprint", "total", "position", "settled"),
     *(
         "per_second",
         "at_once",
@@ -181,11 +182,8 @@ def list_jobs(ctx: click.Context, limit: int, as_json: bool) -> None:
 @as_json
 @click.pass_context
 def show(ctx: click.Context, job_id: str, as_json: bool) -> None:
-    """Show one job: how it stands, and what became of its letters."""
-    job = Wiring.of(ctx.obj.app).jobs.get(job_id)
-    if job is None:
-        raise NoSuchJob(f"there is no job {job_id}")
-    _print_job(job, as_json=as_json)
+    """Show one job: how it stands, what became of its letters, and which a runner that was killed has left."""
+    _print_job(settle(ctx.obj.app, job_id), as_json=as_json)
 
 
 @replays.command()
@@ -228,7 +226,12 @@ def resume(ctx: click.Context, job_id: str, who: str, detach: bool, as_json: boo
 @by_whom
 @click.pass_context
 def cancel(ctx: click.Context, job_id: str, who: str) -> None:
-    """End a job; what it has not sent stays open."""
+    """
+    End a job; what it has not begun stays open.
+
+    Letters that its runner had begun when it was killed may be sent or not: they are listed, here or by `replays show`
+    once the runner's lease is over, each to be sent again by `dead resume`.
+    """
     _declare(ctx, job_id, "cancelled", who)
 
 
@@ -246,7 +249,14 @@ def _run(ctx: click.Context, job_id: str, *, as_json: bool) -> None:
 def _declare(ctx: click.Context, job_id: str, status: JobStatus, who: str) -> None:
     wiring = Wiring.of(ctx.obj.app)
     job = wiring.jobs.change(job_id, declared(status, who, wiring.clock.wall_seconds()))
+    if status == "cancelled":
+        job = settle(ctx.obj.app, job_id)
     complain(f"job {job_id} is {job.status}, {job.left} of {job.total} letters left")
+    if status == "cancelled" and not job.settled:
+        left_seconds = max(0.0, job.lease_until_seconds - wiring.clock.wall_seconds())
+        complain(f"what its runner has begun is known in {left_seconds:.0f} s at the latest: `replays show {job_id}`")
+    for line in _in_doubt(job):
+        complain(line)
 
 
 @contextmanager
@@ -300,11 +310,16 @@ def _print_job(job: ReplayJob, *, as_json: bool) -> None:
             ("sent", tally.sent),
             ("", f"{tally.succeeded} succeeded, {tally.failed_again} failed again, {tally.unanswered} gave no answer"),
             ("", f"{len(job.on_their_way)} on their way" if job.on_their_way else None),
+            *(("" if at else "in doubt", line) for at, line in enumerate(_in_doubt(job))),
             ("skipped", tally.skipped),
             ("refused", tally.refused),
             *(("", f"{count}: {reason}") for reason, count in tally.reasons.items()),
         ]
     )
+
+
+def _in_doubt(job: ReplayJob) -> list[str]:
+    return [f"letter {each} was begun, perhaps not sent: `dead resume {each}` sends it" for each in job.unsure]
 
 
 def _row(job: ReplayJob) -> tuple[object, ...]:
@@ -316,5 +331,5 @@ def _plain(job: ReplayJob) -> dict[str, Any]:
     numbers = {name: getattr(job.tally, name) for name in _TALLY}
     described = {name: getattr(job, name) for name in _PLAIN}
     tempo = {"pace_share": job.tempo.share, "failing_share": job.tempo.failing}
-    rest = {"on_their_way": len(job.on_their_way), "reasons": dict(job.tally.reasons)}
+    rest = {"on_their_way": len(job.on_their_way), "in_doubt": job.unsure, "reasons": dict(job.tally.reasons)}
     return {**described, **tempo, **numbers, **rest}

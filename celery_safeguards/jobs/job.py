@@ -150,6 +150,8 @@ class ReplayJob:
         on_their_way: those sent that have no answer yet, with when they were sent.
         tempo: how much of its pace it goes at just now.
         due_seconds: when the next message is due, wall clock: the next runner keeps the pace of the last one.
+        settled: of a cancelled job, whether what its runner had begun is known; see `replay.settling`.
+        unsure: letters that it had begun, of which nobody knows whether they were sent.
 
     """
 
@@ -176,6 +178,8 @@ class ReplayJob:
     on_their_way: OnTheirWay = field(default_factory=dict)
     tempo: Tempo = field(default_factory=Tempo)
     due_seconds: float = 0.0
+    settled: bool = False
+    unsure: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.who.strip():
@@ -195,8 +199,13 @@ class ReplayJob:
 
     @property
     def forgets_letters(self) -> bool:
-        """Whether nobody will ask for its letters any more: it is over, and its runner has written its last step."""
-        return self.is_over and not self.runner
+        """Whether nobody will ask for its letters any more."""
+        return self.status == "done" or (self.status == "cancelled" and self.settled)
+
+    def may_be_settled(self, now_seconds: float) -> bool:
+        """Whether it is cancelled, nobody runs it, and what was begun is not known yet."""
+        is_run = bool(self.runner) and self.lease_until_seconds > now_seconds
+        return self.status == "cancelled" and not self.settled and not is_run
 
     @property
     def window(self) -> int:
@@ -245,6 +254,7 @@ class ReplayJob:
             given = {each.name: plain[each.name] for each in fields(cls) if each.name in plain}
             given["tally"] = Tally(**{each.name: plain["tally"][each.name] for each in fields(Tally)})
             given["tempo"] = Tempo(**plain.get("tempo", {}))
+            given["unsure"] = tuple(plain.get("unsure", ()))
             given["on_their_way"] = {id_: tuple(times) for id_, times in plain["on_their_way"].items()}
             if plain["status"] not in STATUSES:
                 raise JobUnreadable(f"status {plain['status']!r} is none of {', '.join(STATUSES)}")
@@ -344,6 +354,18 @@ def declared(status: JobStatus, who: str, now_seconds: float) -> JobChange:
             return changed
         # Who resumes what has stopped has seen its failures: as many more stop it again.
         return replace(changed, canary=0, stop_at=job.stop_at and job.stop_at + job.tally.failed_again)
+
+    return change
+
+
+def settled(unsure: Sequence[str], now_seconds: float) -> JobChange:
+    """Return the change by which it is written down what the last runner of a cancelled job has left."""
+
+    def change(job: ReplayJob) -> ReplayJob:
+        if not job.may_be_settled(now_seconds):
+            raise JobLost(f"job {job.id} is settled, or somebody runs it")
+        free = replace(job, runner="", lease_until_seconds=0.0, changed_seconds=now_seconds)
+        return replace(free, settled=True, unsure=tuple(unsure))
 
     return change
 

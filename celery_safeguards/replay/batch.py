@@ -34,6 +34,9 @@ from celery_safeguards.replay.send import notes_of, policy_of, resume, works_of
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)
+MOST_UNWRITTEN = 150
+"""Letters that a runner begins before it writes a step."""
+
 _Found = Mapping[str, Letter | LetterUnreadable]
 _Works = Mapping[str, Work | RecordTooNew]
 _TASK_IDS = uuid.UUID("6e5f3a0c-51a5-4c1f-9f0b-0f6c2f4b8d11")

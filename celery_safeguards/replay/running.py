@@ -37,9 +37,10 @@ from celery_safeguards.jobs.job import (
 )
 from celery_safeguards.jobs.tempo import Tempo, least_share
 from celery_safeguards.replay.answers import look_at
-from celery_safeguards.replay.batch import send_batch
+from celery_safeguards.replay.batch import MOST_UNWRITTEN, send_batch
 from celery_safeguards.replay.pace import Pace
 from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished
+from celery_safeguards.replay.settling import settle
 from celery_safeguards.wiring import Wiring
 
 LEASE_SECONDS = 60.0
@@ -86,7 +87,8 @@ def run_job(
     Safe when: killed at any point; two run it at once: one of them has the job.
 
     """
-    return _Runner(app, job_id, on_step, should_stop, answer_seconds).run()
+    job = _Runner(app, job_id, on_step, should_stop, answer_seconds).run()
+    return settle(app, job_id) if job.status == "cancelled" else job
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class _Runner:
             return self._end("stopped", because)
         if not self._left and not self._step.on_their_way:
             return self._end("done", "")
-        letters = self._pace.due(self._allowed)
+        letters = min(self._pace.due(self._allowed), MOST_UNWRITTEN - self._step.letters)
         if letters:
             self._send(letters)
         else:

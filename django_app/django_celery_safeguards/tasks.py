@@ -7,7 +7,8 @@ A replay job in a worker: a message for each part of it.
 
 So no message is kept for longer than a visibility timeout, and none keeps a child from the letters that it has sent:
 while a job only waits for their answers, its message waits in the broker. Two messages of one job do no harm: one
-runner has it, and the other waits for its lease, or ends with the job.
+runner has it, and the other waits for its lease, or ends with the job. Of a job that is cancelled meanwhile it waits
+for that lease, too, and then writes down what the dead runner has left in doubt.
 
 It is a plain task: a project without guarded tasks is not given one by installing an app. A child that is killed while
 it runs a job leaves the job to be run by a person: it might be killed again and again.
@@ -21,6 +22,7 @@ from celery import shared_task
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.jobs.job import JobNotOpen, NoSuchJob, ReplayJob
 from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.settling import settle
 from celery_safeguards.wiring import Wiring
 
 RUN_REPLAY = "celery_safeguards.run_replay"
@@ -47,13 +49,21 @@ def run_replay(self: Any, job_id: str) -> None:
     except NoSuchJob:
         return
     except JobNotOpen:
-        wiring = Wiring.of(self.app)
-        found = wiring.jobs.get(job_id)
+        found = _as_it_stands(self.app, job_id)
         if found is None:
             return
-        job, wait_seconds = found, max(_WAIT_SECONDS, found.lease_until_seconds - wiring.clock.wall_seconds())
-    if job.status == "running":
+        now = Wiring.of(self.app).clock.wall_seconds()
+        job, wait_seconds = found, max(_WAIT_SECONDS, found.lease_until_seconds - now)
+    if job.status == "running" or (job.status == "cancelled" and not job.settled):
         self.apply_async((job_id,), countdown=wait_seconds)
+
+
+def _as_it_stands(app: Any, job_id: str) -> ReplayJob | None:
+    """Return a job that does not run; one that was cancelled is settled, if its last runner has gone."""
+    try:
+        return settle(app, job_id)
+    except NoSuchJob:
+        return None
 
 
 class _Part:

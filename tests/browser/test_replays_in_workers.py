@@ -5,13 +5,17 @@ The messages by which workers run a replay job: one for each part of it, none lo
 import json
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from celery_safeguards.jobs.job import declared, taken
+from celery_safeguards.replay.batch import task_id_of
 from celery_safeguards.replay.choosing import Choice, make_job
+from django_celery_safeguards.sql import row_id
 from django_celery_safeguards.tasks import RUN_REPLAY
+from tests.browser.pages import REPLAYS, content, follow
 
 
 @pytest.fixture
@@ -62,6 +66,49 @@ def test_a_message_of_a_job_that_no_longer_runs_ends_with_it(desk, job, status):
     desk.store(lambda wiring: wiring.jobs.change(job.id, declared(status, "ann", time.time())))
 
     assert run(desk, job.id) == []
+
+
+def left_by_a_dead_runner(desk, job):
+    """Have a runner begin a letter of a job and die, and a person cancel the job; return the letter's id."""
+
+    def act(wiring):
+        wiring.jobs.change(job.id, taken("dead", time.time(), 60))
+        letter_id = wiring.jobs.picked(job.id, 0)[0].letter_id
+        wiring.letters.begin_replay(letter_id, task_id_of(job.id, letter_id), "ann", time.time())
+        wiring.jobs.change(job.id, declared("cancelled", "bob", time.time()))
+        return letter_id
+
+    return desk.store(act)
+
+
+def test_a_message_of_a_cancelled_job_waits_for_its_runner_and_writes_down_what_that_has_left(desk, job):
+    """The runner's message comes back to a worker, which would otherwise end it and tell nobody."""
+    letter_id = left_by_a_dead_runner(desk, job)
+
+    (message,) = run(desk, job.id)
+    early = desk.store(lambda wiring: wiring.jobs.get(job.id))
+    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, lease_until_seconds=time.time())))
+    nothing = run(desk, job.id)
+    late = desk.store(lambda wiring: wiring.jobs.get(job.id))
+
+    assert 55 < away_seconds(message) <= 60
+    assert (early.settled, nothing, late.settled, late.unsure) == (False, [], True, (letter_id,))
+
+
+def test_what_a_dead_runner_has_left_is_on_the_page_of_its_job(log_in, desk, job):
+    letter_id = left_by_a_dead_runner(desk, job)
+    page = log_in("ann")
+    path = f"{desk.url}{REPLAYS}{row_id(desk.namespace, job.id)}/change/"
+
+    page.goto(path)
+    early = content(page)
+    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, lease_until_seconds=time.time())))
+    run(desk, job.id)
+    page.goto(path)
+    follow(page, page.get_by_role("link", name=letter_id))
+
+    assert "is written down by a worker, within a minute" in early
+    page.get_by_role("button", name="Resume the replay").wait_for()
 
 
 def test_a_message_of_a_job_that_is_gone_is_no_error(desk):

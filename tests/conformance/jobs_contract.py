@@ -19,6 +19,7 @@ from celery_safeguards.jobs.job import (
     advanced,
     declared,
     ended,
+    settled,
     taken,
 )
 from celery_safeguards.jobs.tempo import Tempo
@@ -179,8 +180,8 @@ class ReplayJobContract:
         assert jobs.picked("j-2", 0) == picked()
         assert jobs.get("j-1").total == PART_SIZE + 1
 
-    def test_letters_of_a_cancelled_job_stay_until_its_runner_has_written_down_what_it_sent(self, jobs):
-        """The runner is in the midst of a step: without its letters it could not write the step down."""
+    def test_letters_of_a_cancelled_job_stay_until_it_is_known_what_its_runner_has_begun(self, jobs):
+        """The runner is in the midst of a step; if it is dead, only its letters tell what it had begun."""
         jobs.create(job(), picked())
         jobs.change("j-1", taken("r", NOON, LEASE_SECONDS))
         jobs.change("j-1", declared("cancelled", "bob", NOON + 1))
@@ -189,4 +190,23 @@ class ReplayJobContract:
         last = jobs.change("j-1", advanced("r", NOON + 2, LEASE_SECONDS, progress()))
 
         assert (last.status, last.tally.sent, last.runner) == ("cancelled", 1, "")
+        assert jobs.picked("j-1", 0) == picked()
+
+        last = jobs.change("j-1", settled(["l-1"], NOON + 3))
+        assert (last.settled, last.unsure) == (True, ("l-1",))
+        assert last == jobs.get("j-1")
         assert list(jobs.picked("j-1", 0)) == []
+
+    def test_a_cancelled_job_is_settled_once_and_not_while_its_runner_lives(self, jobs):
+        """A runner that writes its last step would find its letters gone."""
+        jobs.create(job(), picked())
+        jobs.change("j-1", taken("r", NOON, LEASE_SECONDS))
+        with pytest.raises(JobLost):
+            jobs.change("j-1", settled([], NOON + 61))
+        jobs.change("j-1", declared("cancelled", "bob", NOON + 1))
+
+        with pytest.raises(JobLost):
+            jobs.change("j-1", settled([], NOON + 59))
+        won, errors = race(RACERS, lambda number: jobs.change("j-1", settled([f"l-{number}"], NOON + 61)).unsure)
+
+        assert ([jobs.get("j-1").unsure], len(errors)) == (won, RACERS - 1)

@@ -20,6 +20,7 @@ from celery_safeguards.clock import to_us
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import JobUnreadable, ReplayJob, declared
 from celery_safeguards.printable import clean
+from celery_safeguards.replay.settling import settle
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import JobStatusFilter
@@ -27,7 +28,7 @@ from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import StartsReplays
 from django_celery_safeguards.admin.replay_verbs import VERBS, Verb, hand_over_or_say, verbs_of
 from django_celery_safeguards.celery_apps import current_app_with_tasks
-from django_celery_safeguards.models import LetterGroup
+from django_celery_safeguards.models import DeadLetter, LetterGroup
 from django_celery_safeguards.sql import row_id
 
 
@@ -46,10 +47,13 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
 
     def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
         """Show what can be read."""
-        if obj is not None and job_of_row(obj) is None:
+        job = None if obj is None else job_of_row(obj)
+        if obj is not None and job is None:
             return ((None, {"fields": ("job_id", "problem")}),)
+        is_in_doubt = job is not None and (job.unsure or (job.status == "cancelled" and not job.settled))
+        how_it_goes = ("status_shown", "progress_shown", "sent_shown", "not_sent_shown")
         return (
-            (None, {"fields": ("status_shown", "progress_shown", "sent_shown", "not_sent_shown")}),
+            (None, {"fields": (*how_it_goes, "in_doubt_shown") if is_in_doubt else how_it_goes}),
             ("As it was asked for", {"fields": ("chosen_shown", "who_shown", "pace_shown", "stops_shown", "job_id")}),
         )
 
@@ -111,11 +115,15 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         try:
             if verb.status is not None:
                 job = wiring.jobs.change(job.id, declared(verb.status, who, wiring.clock.wall_seconds()))
+            if verb.status == "cancelled":
+                job = settle(app, job.id)
         except SafeguardsError as error:
             self.log_change(request, row, f"{verb.button}: {clean(error, 500)}.")
             self.message_user(request, f"{clean(error, 500)}.", messages.ERROR)
             return
-        problem = hand_over_or_say(app, job.id) if verb.hands_over else ""
+        # What the runner of a cancelled job has begun is known once its lease is over.
+        is_to_run = verb.hands_over or (job.status == "cancelled" and not job.settled)
+        problem = hand_over_or_say(app, job.id) if is_to_run else ""
         said = f"{verb.button}: {job.left} of {job.total} letters left"
         self.log_change(request, row, f"{said}{'; ' if problem else ''}{problem}.")
         self.message_user(request, f"{said}.", messages.SUCCESS)
@@ -195,6 +203,19 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         rows: list[tuple[str, object]] = [("no need", tally.skipped), ("refused", tally.refused)]
         reasons = presenting.lines(f"{count}: {reason}" for reason, count in tally.reasons.items())
         return presenting.pairs([*rows, *([("because", reasons)] if tally.reasons else [])])
+
+    @admin.display(description="in doubt")
+    def in_doubt_shown(self, obj: Any) -> SafeString | str:
+        """Letters that the last runner had begun and perhaps not sent, each to be resumed on its page."""
+        job = _read(obj)
+        if not job.settled:
+            return (
+                "What its runner had begun is written down by a worker, within a minute; or by "
+                f"safeguards replays show {job.id}."
+            )
+        said = "Begun, and perhaps not sent, since the process that ran it ended. Resume them on their pages:"
+        letters = [presenting.link_to(DeadLetter, row_id(obj.namespace, each), each) for each in job.unsure]
+        return presenting.joined(said, presenting.lines(letters))
 
     @admin.display(description="letters")
     def chosen_shown(self, obj: Any) -> SafeString | str:

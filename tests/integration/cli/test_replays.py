@@ -15,9 +15,10 @@ from celery_safeguards.jobs.job import taken
 from celery_safeguards.jobs.tempo import Tempo
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import running
+from celery_safeguards.replay.batch import task_id_of
 from celery_safeguards.wiring import Wiring
 from tests.integration.cli.odd_text import NASTY
-from tests.integration.replay.clocks import WorkersClock
+from tests.integration.replay.clocks import PacedClock, WorkersClock
 from tests.integration.replay.shop import queued
 
 pytestmark = pytest.mark.redis
@@ -210,6 +211,30 @@ def test_a_cancelled_job_sends_nothing_more(cli, app, bury):
     assert cli("replays", "resume", job_id, "--by", "bob").exit_code == 1
     assert cli("replays", "run", job_id).exit_code == 1
     assert (queued(app), state_of(app, "letter-1")) == (0, "open")
+
+
+def test_what_a_dead_runner_has_left_is_listed_with_how_to_go_on(cli, app, bury):
+    """Whoever cancels at night must not find out a week later that three letters say "replaying"."""
+    bury("untouched")
+    keyed = {"task": "shop.charge", "key": "order:1", "scope": "shop.charge", "headers": {"task": "shop.charge"}}
+    bury("begun", body=b"[[1], {}, {}]", **keyed)
+    job_id = json.loads(started(cli, "begun", "untouched", "--detach", "--json").stdout)["id"]
+    wiring = Wiring.of(app)
+    now = wiring.clock.wall_seconds()
+    wiring.jobs.change(job_id, taken("dead", now, 60))
+    wiring.letters.begin_replay("begun", task_id_of(job_id, "begun"), "ann", now)
+
+    cancelled = cli("replays", "cancel", job_id, "--by", "bob")
+    early = json.loads(cli("replays", "show", job_id, "--json").stdout)
+    replace(wiring, clock=PacedClock(wall=now + 61)).use_for(app)
+    shown = cli("replays", "show", job_id)
+    late = json.loads(cli("replays", "show", job_id, "--json").stdout)
+
+    assert f"known in 60 s at the latest: `replays show {job_id}`" in cancelled.stderr
+    assert (early["settled"], early["in_doubt"], late["settled"], late["in_doubt"]) == (False, [], True, ["begun"])
+    assert "in doubt          letter begun was begun, perhaps not sent: `dead resume begun` sends it" in shown.stdout
+    assert cli("dead", "resume", "begun", "--by", "bob").exit_code == 0
+    assert (queued(app), state_of(app, "untouched")) == (1, "open")
 
 
 def test_a_job_of_a_group_that_has_one_is_refused_by_its_name(cli, bury):
