@@ -20,6 +20,7 @@ import httpx
 import pytest
 import redis
 from celery import Celery
+from django.db import connections
 from kombu.utils.json import dumps
 
 from celery_safeguards.admission.store import RecordKey
@@ -112,13 +113,13 @@ class Desk:
         self.store(lambda _wiring: self.app.tasks[task].apply_async(kwargs=kwargs))
 
     def bury(self, letter_id=None, *, args=(), kwargs=None, body=None, headers=None, content_type=None, **changes):
-        """Put a letter into the store and return it."""
+        """Put a letter into the store and return it; `content_encoding` is of its message."""
         id_ = letter_id or f"letter-{uuid.uuid4().hex[:8]}"
         task = changes.get("task", "desk.note")
         wire = WireMessage(
             body=body if body is not None else str(dumps([list(args), kwargs or {}, {}])).encode(),
             content_type=content_type or "application/json",
-            content_encoding="utf-8",
+            content_encoding=changes.pop("content_encoding", "utf-8"),
             headers={"task": task, "id": f"task-of-{id_}", "root_id": f"task-of-{id_}", **(headers or {})},
             properties={"correlation_id": f"task-of-{id_}"},
             delivery_info={"exchange": "", "routing_key": self.namespace},
@@ -159,17 +160,18 @@ class Desk:
         """Have somebody start the work of a key."""
         self.store(lambda wiring: claimed(wiring.admission, "owner-1", RecordKey(scope, key)))
 
-    def bury_unknown(self, order_id):
+    def bury_unknown(self, order_id, **changes):
         """Put a quarantined payment into the store: nobody knows whether it was charged."""
-        return self.bury(
-            task="desk.charge",
-            kwargs={"order_id": order_id, "amount": 990},
-            key=f"payment:{order_id}",
-            scope="desk.charge",
-            kind=FailureKind.WORKER_LOST,
-            effect_possible=True,
-            reason="nobody knows whether it happened",
-        )
+        given = {
+            "task": "desk.charge",
+            "kwargs": {"order_id": order_id, "amount": 990},
+            "key": f"payment:{order_id}",
+            "scope": "desk.charge",
+            "kind": FailureKind.WORKER_LOST,
+            "effect_possible": True,
+            "reason": "nobody knows whether it happened",
+        }
+        return self.bury(**{**given, **changes})
 
     def wait_until_buried(self, task, **fields):
         """Wait for a letter of a task, with these fields."""
@@ -243,7 +245,10 @@ class Desk:
         """Have an HTTP client in which somebody is logged in."""
         with Client(base_url=self.url, timeout=60) as client:
             client.get("login/").raise_for_status()
-            answer = client.post("login/", data={"username": person, "password": PASSWORD})
+            # Not the admin's own page: that is for members of the staff.
+            answer = client.post(
+                f"http://{HOST}:{self.port}/accounts/login/", data={"username": person, "password": PASSWORD}
+            )
             assert answer.status_code == 302, answer.text
             yield client
 
@@ -252,6 +257,31 @@ class Desk:
         with contextlib.closing(sqlite3.connect(self.users_file)) as connection:
             select = "SELECT u.username, l.object_repr, l.change_message FROM django_admin_log l"
             return connection.execute(f"{select} JOIN auth_user u ON u.id = l.user_id ORDER BY l.id").fetchall()
+
+    def offered(self):
+        """Return what the admin offers: see `tests.browser.desk.offered`."""
+        return json.loads(self._run("tests.browser.desk.offered"))
+
+    def everything(self):
+        """Return all that is stored and sent: each row of the store, the broker's keys, what waits, and the log."""
+        broker = sorted(self.redis.keys(f"{self.namespace}*"))
+        return {
+            **self._thread.submit(self._rows).result(),
+            "broker": broker,
+            "queued": self.queued(),
+            "log": self.log(),
+        }
+
+    def _rows(self):
+        """Return a digest of each table's rows."""
+        with connections[self._alias].cursor() as cursor:
+            tables = connections[self._alias].introspection.table_names(cursor)
+            digests = {}
+            for table in (each for each in tables if "safeguards" in each):
+                cursor.execute(f"SELECT md5(string_agg(t::text, ' ' ORDER BY t::text)) FROM {table} t")
+                digests[table] = cursor.fetchone()
+        connections[self._alias].close()
+        return digests
 
     # --- processes
 
@@ -273,6 +303,7 @@ class Desk:
             command, cwd=servers.ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def _start_server(self):
         log_path = self._directory / "server.log"

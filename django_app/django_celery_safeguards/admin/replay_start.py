@@ -129,7 +129,8 @@ class StartsReplays:
 
 def may_start(request: Any) -> bool:
     """Whether whoever asks may begin a replay of many letters, and look at it."""
-    return REPLAY.is_allowed(request) and bool(request.user.has_perm("django_celery_safeguards.view_replayjob"))
+    seen = ("view_deadletter", "view_replayjob")
+    return REPLAY.is_allowed(request) and request.user.has_perms([f"django_celery_safeguards.{each}" for each in seen])
 
 
 def start_link(admin_site: Any, **narrowed: str) -> str:

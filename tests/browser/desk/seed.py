@@ -23,6 +23,35 @@ PEOPLE = {
 """Each with the permissions on dead letters; none is a superuser."""
 
 
+OTHERS = ("nobody", "outsider", "root")
+"""With no permission; with all of them, and no member of the staff; with no need of any."""
+
+
+def codenames_of(name, all_codenames):
+    """
+    Return the permissions of one of them.
+
+    Besides, `only-X` has X alone, `looks-and-X` sees all and has X, and `all-but-X` has all others.
+    """
+    sees = {each for each in all_codenames if each.startswith("view_")}
+    if name in OTHERS:
+        return set() if name == "nobody" else set(all_codenames)
+    for beginning, others in (("only-", set()), ("looks-and-", sees)):
+        if name.startswith(beginning):
+            return {name.removeprefix(beginning), *others}
+    if name.startswith("all-but-"):
+        return set(all_codenames) - {name.removeprefix("all-but-")}
+    may = PEOPLE[name]
+    models = ("idempotencyrecord", "leaselock", "replayjob") if "view" in may else ()
+    named = {f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup")}
+    return {*named, *(f"view_{model}" for model in models)} & set(all_codenames)
+
+
+def names(all_codenames):
+    """Return everybody's."""
+    return (*PEOPLE, *OTHERS, *(f"{how}-{each}" for each in all_codenames for how in ("only", "looks-and", "all-but")))
+
+
 def seed():
     from django.contrib.auth.models import Permission, User
     from django.core.management import call_command
@@ -31,12 +60,16 @@ def seed():
 
     for alias in ("default", STORE_ALIAS):
         call_command("migrate", database=alias, verbosity=0, interactive=False)
-    permissions = Permission.objects.filter(content_type__app_label="django_celery_safeguards")
-    for name, may in PEOPLE.items():
-        person = User.objects.create_user(name, password=PASSWORD, is_staff=True)
-        codenames = [f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup")]
-        codenames += ["view_idempotencyrecord", "view_leaselock", "view_replayjob"] if "view" in may else []
-        person.user_permissions.set(permissions.filter(codename__in=codenames))
+    permissions = {
+        each.codename: each for each in Permission.objects.filter(content_type__app_label="django_celery_safeguards")
+    }
+    password = User(username="any")
+    password.set_password(PASSWORD)
+    for name in names(permissions):
+        person = User.objects.create(
+            username=name, password=password.password, is_staff=name != "outsider", is_superuser=name == "root"
+        )
+        person.user_permissions.set([permissions[each] for each in codenames_of(name, permissions)])
 
 
 if __name__ == "__main__":
