@@ -24,6 +24,7 @@ CHOICES = {
 }
 _ARGUMENT = re.compile(r"[^\W\d]\w*(\.[^.\s]+)*")
 _TEXTS = ("searchable_arguments", "sensitive_arguments")
+MOST_RELEASE_CHARS = 100
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
@@ -33,6 +34,10 @@ class Settings:
 
     namespace: str = "default"
     """Names the fleet that shares keys: the same in web processes and workers, another one per environment."""
+
+    release: str = ""
+    """Names the version of the project's own code that this process runs, such as `git describe` gives it: letters and
+    their groups say in which releases they failed. Empty: they say nothing of it."""
 
     store_url: str | None = None
     """Where records, claims, locks and letters are: Redis, or another store that is installed, by the URL's scheme.
@@ -146,6 +151,9 @@ class Settings:
         for name in ("spool_directory", "health_directory"):
             if given.get(name):
                 given[name] = Path(given[name])
+        if isinstance(given.get("release"), str):
+            # A file or a command's output ends with a new line.
+            given["release"] = given["release"].strip()
         for name in _TEXTS:
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])
@@ -163,6 +171,11 @@ class Settings:
         if not isinstance(self.namespace, str) or not self.namespace or set(self.namespace) & set("{}: "):
             raise ConfigurationError(
                 f"{PREFIX}namespace={self.namespace!r}: give a short name without spaces, colons or braces"
+            )
+        release = self.release
+        if not isinstance(release, str) or len(release) > MOST_RELEASE_CHARS or not release.isprintable():
+            raise ConfigurationError(
+                f"{PREFIX}release={release!r:.200}: give a text of at most {MOST_RELEASE_CHARS} printable characters"
             )
         if self.store_timeout_seconds > self.lease_seconds / 3:
             raise ConfigurationError(

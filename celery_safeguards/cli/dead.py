@@ -39,7 +39,7 @@ _SUMMARY = (
         "scope",
         "replay_task_id",
     ),
-    *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds"),
+    *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds", "release"),
 )
 _OPTIONS = {
     Need.NOTHING: None,
@@ -224,6 +224,7 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str) -> None:
             ("attempts", f"{letter.attempts}, {letter.lost_starts} starts without an outcome"),
             ("first seen", when(letter.first_seen_seconds)),
             ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),
+            ("in release", letter.release or None),
             ("root, parent", f"{letter.root_id}, {letter.parent_id}"),
             ("canvas group", letter.group_id),
             ("edited from", letter.edited_from),

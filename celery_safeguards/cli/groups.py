@@ -1,6 +1,6 @@
 """`dead groups`, `dead group`, `dead triage`, `dead regroup`: letters by their causes, and what people say of one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -8,7 +8,7 @@ import click
 from celery_safeguards.cli.dead import KINDS, as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
-from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup
+from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup, ReleaseFailures
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.store import LetterStore
@@ -57,8 +57,14 @@ def list_groups(
         groups = [_plain(group) for group in page.groups]
         print_json({"groups": groups, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
     elif page.groups:
-        head = ("GROUP", "STATUS", "OPEN", "LETTERS", "FAILURES", f"LAST {_SHOWN_HOURS} H", "KIND", "TASK", "ERROR")
-        print_table(head, [_row(group, wiring.clock.wall_seconds()) for group in page.groups])
+        # Where nobody names them, a column of theirs would be empty.
+        named = any(group.releases for group in page.groups)
+        head = (
+            *("GROUP", "STATUS", "OPEN", "LETTERS", "FAILURES", f"LAST {_SHOWN_HOURS} H"),
+            *(["RELEASES"] if named else []),
+            *("KIND", "TASK", "ERROR"),
+        )
+        print_table(head, [_row(group, wiring.clock.wall_seconds(), named=named) for group in page.groups])
     else:
         complain("no groups")
     if not as_json:
@@ -74,7 +80,7 @@ def list_groups(
 @as_json
 @click.pass_context
 def show_group(ctx: click.Context, fingerprint: str, as_json: bool) -> None:
-    """Show one group: how many, since when, and what people have said of it."""
+    """Show one group: how many, since when and in which releases, and what people have said of it."""
     wiring = Wiring.of(ctx.obj.app)
     group = wiring.letters.get_group(fingerprint)
     if group is None:
@@ -178,12 +184,25 @@ def _shown(wiring: Wiring, group: LetterGroup) -> LetterGroup:
     return replace(group, sample=redaction_of(wiring).text("error", group.sample, group.task))
 
 
-def _row(group: LetterGroup, now_seconds: float) -> tuple[object, ...]:
+def _row(group: LetterGroup, now_seconds: float, *, named: bool) -> tuple[object, ...]:
     error = f"{group.error_type}: {group.sample}" if group.error_type else group.sample
     return (
         *(group.fingerprint, _status(group), group.counts.get("open", 0), group.letters, group.failures),
-        *(f"[{sparkline(group, now_seconds)}]", group.kind, group.task, error),
+        f"[{sparkline(group, now_seconds)}]",
+        *([_from_to(group)] if named else []),
+        *(group.kind, group.task, error),
     )
+
+
+def _from_to(group: LetterGroup) -> str:
+    """Return the release that a group came with and the one that failed last."""
+    last = group.releases[-1].release if group.releases else "?"
+    first = group.first_release or "?"
+    return first if first == last else f"{first} to {last}"
+
+
+def _in_release(release: str) -> str:
+    return f", in release {release}" if release else ""
 
 
 def _status(group: LetterGroup) -> str:
@@ -191,13 +210,19 @@ def _status(group: LetterGroup) -> str:
     return "reopened" if is_reopened else group.status
 
 
+def _of_release(found: ReleaseFailures) -> str:
+    first, last = when(found.first_failed_seconds), when(found.last_failed_seconds)
+    return f"{found.release}: {found.failures}, first {first}, last {last}"
+
+
 def _print_group(group: LetterGroup, now_seconds: float, playbook: str) -> None:
+    reopened = group.reopened_seconds
     states = ", ".join(f"{count} {state}" for state, count in group.counts.items())
     print_fields(
         [
             ("group", group.fingerprint),
             ("status", _status(group)),
-            ("reopened", None if group.reopened_seconds is None else when(group.reopened_seconds)),
+            ("reopened", reopened and f"{when(reopened)}{_in_release(group.reopened_release)}"),
             ("assignee", group.assignee or None),
             ("note", group.note or None),
             ("playbook", playbook or None),
@@ -208,8 +233,9 @@ def _print_group(group: LetterGroup, now_seconds: float, playbook: str) -> None:
             ("", f"of letter {group.sample_letter_id}"),
             ("letters", states or "none"),
             ("failures", f"{group.failures}  [{sparkline(group, now_seconds)}] the last {_SHOWN_HOURS} hours"),
-            ("first failed", when(group.first_failed_seconds)),
+            ("first failed", f"{when(group.first_failed_seconds)}{_in_release(group.first_release)}"),
             ("last failed", when(group.last_failed_seconds)),
+            *(("in release", _of_release(each)) for each in reversed(group.releases)),
         ]
     )
     for entry in group.history:
@@ -220,10 +246,13 @@ def _plain(group: LetterGroup) -> dict[str, Any]:
     names = (
         *("fingerprint", "status", "assignee", "note", "task", "kind", "error_type", "sample", "sample_letter_id"),
         *("failures", "counts", "first_failed_seconds", "last_failed_seconds", "reopened_seconds"),
+        *("first_release", "reopened_release"),
     )
     hours = {when(hour * HOUR_SECONDS): count for hour, count in sorted(group.hours.items())}
     history = [
         {"at_seconds": each.at_seconds, "what": each.what, "who": each.who, "detail": each.detail}
         for each in group.history
     ]
-    return {**{name: getattr(group, name) for name in names}, "failures_by_hour": hours, "history": history}
+    releases = [asdict(each) for each in group.releases]
+    said = {"failures_by_hour": hours, "releases": releases, "history": history}
+    return {**{name: getattr(group, name) for name in names}, **said}

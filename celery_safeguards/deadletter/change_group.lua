@@ -2,7 +2,8 @@
 -- What the newest failure said, in its head, is a failure's to write: here it is taken away, at most.
 --
 -- KEYS[1]  hash of the group: head (JSON), first, last, failures, letters:<state>, hour:<hour>,
---          status, reopened, desk (JSON: assignee, note, history), saying
+--          first_release, release:<release> (failures, first and last, with blanks between them),
+--          status, reopened, reopened_release, desk (JSON: assignee, note, history), saying
 -- ARGV[1]  id of this saying, unique to it
 -- ARGV[2]  the saying that was read, or ''   ARGV[3] the failures that were read
 -- ARGV[4]  status                           ARGV[5] desk                    ARGV[6] head

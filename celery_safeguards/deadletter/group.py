@@ -6,20 +6,23 @@ Letters of one cause as one group: how many, since when, and what people have sa
                        └── mute ──▶ muted: stays muted, whatever fails
 
 The promise: each letter is counted in one group and one state, in the same step that writes the letter; so a group's
-numbers are kept, not computed, and a page of groups costs the same with ten letters or a million.
+numbers are kept, not computed, and a page of groups costs the same with ten letters or a million. So are the releases
+in which it has failed: which one it came with, and in which it was back after it was resolved.
 
 The race that `failures_seen` decides, a person against a failure:
 
     t0 a person reads the group: 41 failures     t1 a letter of it dies: 42     t2 the person says "resolved"
     without it: the failure of t1 lies in a resolved group, and nobody looks    with it: refused, `GroupHasMoved`
 
-Not covered: letters that were written before groups were; each is counted at its next change.
+Not covered: letters that were written before groups were; each is counted at its next change. Nor which release a
+failure was of that nobody has named: it is counted in none.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
+from celery_safeguards.conf import MOST_RELEASE_CHARS
 from celery_safeguards.deadletter.letter import (
     MAX_HISTORY,
     HistoryEntry,
@@ -39,6 +42,9 @@ HOUR_SECONDS = 3_600
 MOST_HOURS = 168
 """How many hours with failures a group remembers: a week in which every hour has one."""
 
+MOST_RELEASES = 20
+"""How many releases a group remembers: those that failed last."""
+
 MOST_NOTE_CHARS = 4_000
 _SAMPLE_CHARS = 300
 
@@ -49,6 +55,27 @@ class NoSuchGroup(SafeguardsError):
 
 class GroupHasMoved(SafeguardsError):
     """Raised when letters of a group have died since the person who changes it has looked at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseFailures:
+    """How often a group has failed in one release, and when."""
+
+    release: str
+    failures: int
+    first_failed_seconds: float
+    last_failed_seconds: float
+
+    @property
+    def plain(self) -> list[Any]:
+        """It as stores write it."""
+        return [self.release, self.failures, self.first_failed_seconds, self.last_failed_seconds]
+
+    @classmethod
+    def of(cls, plain: Sequence[Any]) -> "ReleaseFailures":
+        """Read what `plain` has made of it."""
+        release, failures, first, last = plain
+        return cls(release=release, failures=failures, first_failed_seconds=first, last_failed_seconds=last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +95,11 @@ class LetterGroup:
         failures: how often a letter of it has died; one that dies again counts again.
         counts: how many letters are in each state now.
         hours: failures by hours since the epoch, of the last `MOST_HOURS` hours that had any.
+        first_release: of the first failure; empty: nobody has named it.
+        releases: the `MOST_RELEASES` that failed last, the newest last.
         status: what people say of it; a failure reopens a resolved one.
         reopened_seconds: when a failure last did that.
+        reopened_release: of that failure; empty: nobody has named it.
         assignee: whose it is; may be empty.
         note: what people know of it.
         history: who changed what of these three, the newest last.
@@ -87,8 +117,11 @@ class LetterGroup:
     failures: int = 0
     counts: Mapping[State, int] = field(default_factory=dict)
     hours: Mapping[int, int] = field(default_factory=dict)
+    first_release: str = ""
+    releases: tuple[ReleaseFailures, ...] = ()
     status: GroupStatus = "open"
     reopened_seconds: float | None = None
+    reopened_release: str = ""
     assignee: str = ""
     note: str = ""
     history: tuple[HistoryEntry, ...] = ()
@@ -101,7 +134,8 @@ class LetterGroup:
     def to_json(self) -> str:
         """Return it as ASCII text."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        return dumps({**plain, "history": [entry.plain for entry in self.history]})
+        plain |= {"history": [each.plain for each in self.history], "releases": [each.plain for each in self.releases]}
+        return dumps(plain)
 
     @classmethod
     def from_json(cls, text: str) -> "LetterGroup":
@@ -118,6 +152,7 @@ class LetterGroup:
             given["status"] = status_of(given["status"])
             given["hours"] = {int(hour): count for hour, count in given["hours"].items()}
             given["history"] = history_of(given["history"])
+            given["releases"] = tuple(ReleaseFailures.of(each) for each in given.get("releases", ()))
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LetterUnreadable(f"this is no group: {type(error).__name__}: {error}") from error
@@ -143,6 +178,7 @@ def group_of(letter: Letter) -> LetterGroup:
         sample_letter_id=letter.id,
         first_failed_seconds=letter.last_failed_seconds,
         last_failed_seconds=letter.last_failed_seconds,
+        first_release=release_of(letter),
     )
 
 
@@ -158,6 +194,16 @@ def sample_of(letter: Letter) -> str:
     """Return what a group says of its newest failure."""
     error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason
     return clean_text(error or reason, _SAMPLE_CHARS)
+
+
+def release_of(letter: Letter) -> str:
+    """Return the release that a letter's failure is counted in; empty: in none."""
+    return clean_text(letter.release, MOST_RELEASE_CHARS)
+
+
+def in_order(releases: Iterable[ReleaseFailures]) -> tuple[ReleaseFailures, ...]:
+    """Return releases as a group has them: the one that failed last is last."""
+    return tuple(sorted(releases, key=lambda each: (each.last_failed_seconds, each.release)))
 
 
 def hour_of(letter: Letter) -> int:
@@ -186,6 +232,7 @@ def holding(group: LetterGroup, letter: Letter, *, has_died: bool) -> LetterGrou
     hour, at_seconds = hour_of(letter), letter.last_failed_seconds
     hours = {**group.hours, hour: group.hours.get(hour, 0) + 1}
     is_reopened, is_newest = group.status == "resolved", at_seconds >= group.last_failed_seconds
+    release, is_oldest = release_of(letter), at_seconds < group.first_failed_seconds
     return replace(
         group,
         sample=sample_of(letter) if is_newest else group.sample,
@@ -194,8 +241,11 @@ def holding(group: LetterGroup, letter: Letter, *, has_died: bool) -> LetterGrou
         last_failed_seconds=max(group.last_failed_seconds, at_seconds),
         failures=group.failures + 1,
         hours={each: hours[each] for each in sorted(hours)[-MOST_HOURS:]},
+        first_release=release if is_oldest else group.first_release,
+        releases=_with_failure(group.releases, release, at_seconds) if release else group.releases,
         status="open" if is_reopened else group.status,
         reopened_seconds=at_seconds if is_reopened else group.reopened_seconds,
+        reopened_release=release if is_reopened else group.reopened_release,
     )
 
 
@@ -231,6 +281,18 @@ def annotated(note: str, who: str, at_seconds: float) -> GroupChange:
 def without_sample(letter_ids: Container[str]) -> GroupChange:
     """Return the change by which a group forgets what its newest failure said, if that was one of these letters."""
     return lambda group: replace(group, sample="") if group.sample_letter_id in letter_ids else group
+
+
+def _with_failure(releases: Sequence[ReleaseFailures], release: str, at_seconds: float) -> tuple[ReleaseFailures, ...]:
+    new = ReleaseFailures(release=release, failures=0, first_failed_seconds=at_seconds, last_failed_seconds=at_seconds)
+    before = next((each for each in releases if each.release == release), new)
+    counted = replace(
+        before,
+        failures=before.failures + 1,
+        first_failed_seconds=min(before.first_failed_seconds, at_seconds),
+        last_failed_seconds=max(before.last_failed_seconds, at_seconds),
+    )
+    return in_order([*(each for each in releases if each.release != release), counted])[-MOST_RELEASES:]
 
 
 def _counted(counts: Mapping[State, int], state: State, by: int) -> Mapping[State, int]:

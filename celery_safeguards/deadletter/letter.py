@@ -146,6 +146,9 @@ class Letter:
     erased: bool = False
     """Nothing is left of its message, its error and what people have said: see `changes.erasing`."""
 
+    release: str = ""
+    """Which version of the project's code has buried it, as `safeguards_release` names it; empty: it is not known."""
+
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("id='': a letter without an id would hide all others without one")
@@ -275,6 +278,7 @@ class Letter:
 _TEXTS = (
     *("task", "task_id", "root_id", "parent_id", "group_id", "chord"),
     *("error_type", "error_message", "traceback", "reason", "host", "terms_note", "shown_error", "shown_reason"),
+    "release",
 )
 
 

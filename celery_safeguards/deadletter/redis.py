@@ -150,7 +150,8 @@ class RedisLetterStore(LetterSteps):
         hour = str(group.hour_of(letter)) if has_died else ""
         tally: Sequence[str | int] = [letter.fingerprint, redis_groups.head_of(letter), hour, group.MOST_HOURS]
         places: Sequence[str | int] = [" ".join(terms), len(terms), len(dropped)]
-        return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally, *places]))
+        release: Sequence[str | int] = [group.release_of(letter), group.MOST_RELEASES]
+        return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally, *places, *release]))
 
     def _read(self, letter_id: str) -> tuple[Letter, _AsRead] | None:
         names = ["letter", "version", "group", "terms"]

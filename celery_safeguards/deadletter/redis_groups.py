@@ -9,7 +9,14 @@ import uuid
 from collections.abc import Sequence
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.deadletter.group import GroupChange, LetterGroup, sample_of, status_of
+from celery_safeguards.deadletter.group import (
+    GroupChange,
+    LetterGroup,
+    ReleaseFailures,
+    in_order,
+    sample_of,
+    status_of,
+)
 from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
 from celery_safeguards.deadletter.redis_pages import Places, page_of
 from celery_safeguards.deadletter.store import GroupPage
@@ -18,7 +25,7 @@ from celery_safeguards.outcome import FailureKind
 
 _READ = Script.of("deadletter/read_fields.lua")
 _CHANGE = Script.of("deadletter/change_group.lua")
-_HOUR = "hour:"
+_HOUR, _RELEASE = "hour:", "release:"
 
 
 class RedisGroups:
@@ -103,11 +110,19 @@ def _group(fingerprint: str, fields: dict[str, str]) -> LetterGroup:
             failures=int(fields.get("failures", 0)),
             counts={state: count for state, count in counts.items() if count},
             hours={int(name.removeprefix(_HOUR)): int(n) for name, n in fields.items() if name.startswith(_HOUR)},
+            first_release=fields.get("first_release", ""),
+            releases=in_order(_release(name, text) for name, text in fields.items() if name.startswith(_RELEASE)),
             status=status_of(fields.get("status", "open")),
             reopened_seconds=float(fields["reopened"]) if "reopened" in fields else None,
+            reopened_release=fields.get("reopened_release", ""),
             assignee=assignee,
             note=note,
             history=history_of(history),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise LetterUnreadable(f"group {fingerprint} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _release(name: str, text: str) -> ReleaseFailures:
+    failures, first, last = text.split(" ")
+    return ReleaseFailures.of([name.removeprefix(_RELEASE), int(failures), float(first), float(last)])

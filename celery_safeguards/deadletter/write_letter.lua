@@ -16,6 +16,7 @@
 -- ARGV[11] hour of the failure; '': the letter only changes its state
 -- ARGV[12] how many hours a group remembers
 -- ARGV[13] all its terms, as text   ARGV[14] how many sets of terms it is in   ARGV[15] how many it leaves
+-- ARGV[16] release of the failure; '': not known   ARGV[17] how many releases a group remembers
 -- returns  1: written (also when this very write was made before: the answer was lost)   0: it has changed meanwhile
 
 local version, old_state, old_group = unpack(redis.call('HMGET', KEYS[1], 'version', 'state', 'group'))
@@ -50,17 +51,39 @@ local has_died = ARGV[11] ~= ''
 local first, last, status = unpack(redis.call('HMGET', KEYS[4], 'first', 'last', 'status'))
 if has_died or not first then
   if not first or tonumber(ARGV[6]) < tonumber(first) then
-    redis.call('HSET', KEYS[4], 'first', ARGV[6])
+    redis.call('HSET', KEYS[4], 'first', ARGV[6], 'first_release', ARGV[16])
   end
   if not last or tonumber(ARGV[6]) >= tonumber(last) then
     redis.call('HSET', KEYS[4], 'last', ARGV[6], 'head', ARGV[10])
     redis.call('ZADD', KEYS[3], ARGV[6], ARGV[9])
   end
 end
+if has_died and ARGV[16] ~= '' then
+  local field, at = 'release:' .. ARGV[16], tonumber(ARGV[6])
+  local failures, since, till = string.match(redis.call('HGET', KEYS[4], field) or '', '^(%d+) (%S+) (%S+)$')
+  if not failures then
+    failures, since, till = 0, ARGV[6], ARGV[6]
+  end
+  since, till = at < tonumber(since) and ARGV[6] or since, at > tonumber(till) and ARGV[6] or till
+  redis.call('HSET', KEYS[4], field, string.format('%d %s %s', failures + 1, since, till))
+  if failures == 0 then
+    local releases = {}
+    local stored = redis.call('HGETALL', KEYS[4])
+    for i = 1, #stored, 2 do
+      if stored[i]:sub(1, 8) == 'release:' then
+        releases[#releases + 1] = {stored[i], tonumber(string.match(stored[i + 1], '%S+$'))}
+      end
+    end
+    table.sort(releases, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
+    for i = 1, #releases - tonumber(ARGV[17]) do
+      redis.call('HDEL', KEYS[4], releases[i][1])
+    end
+  end
+end
 if has_died then
   redis.call('HINCRBY', KEYS[4], 'failures', 1)
   if status == 'resolved' then
-    redis.call('HSET', KEYS[4], 'status', 'open', 'reopened', ARGV[6])
+    redis.call('HSET', KEYS[4], 'status', 'open', 'reopened', ARGV[6], 'reopened_release', ARGV[16])
   end
   if redis.call('HINCRBY', KEYS[4], 'hour:' .. ARGV[11], 1) == 1 then
     local hours = {}

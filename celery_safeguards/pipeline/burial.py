@@ -101,6 +101,7 @@ def compose_letter(
         last_failed_seconds=now,
         host=socket.gethostname(),
         pid=os.getpid(),
+        release=wiring.settings.release,
         **given,
     ).capped(wiring.settings.max_letter_bytes)
 

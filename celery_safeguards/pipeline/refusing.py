@@ -128,6 +128,7 @@ def refuse_publish(
         reason=str(error),
         first_seen_seconds=now,
         last_failed_seconds=now,
+        release=wiring.settings.release,
     ).capped(wiring.settings.max_letter_bytes)
     write_letter(wiring, letter, tasks=task.app.tasks)
     return task.AsyncResult(task_id)
@@ -218,6 +219,7 @@ def keep_refused(
         reason=reason,
         first_seen_seconds=now,
         last_failed_seconds=now,
+        release=wiring.settings.release,
         key=key,
         scope=plan.record_key(key).scope if plan is not None and key else None,
     ).capped(wiring.settings.max_letter_bytes)

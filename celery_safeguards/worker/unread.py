@@ -91,6 +91,7 @@ def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: st
         key=lineage.key,
         host=socket.gethostname(),
         pid=os.getpid(),
+        release=wiring.settings.release,
     ).capped(wiring.settings.max_letter_bytes)
 
 

@@ -207,3 +207,31 @@ def test_letter_of_an_older_version_says_that_it_is_in_no_group(log_in, desk, le
 
     assert "none yet: it is of an older version" in before
     assert letters[0].fingerprint in content(page)
+
+
+def test_a_group_says_with_which_release_it_came_and_was_back(log_in, desk):
+    """Whoever is on call rolls a release back, or knows that it would not help."""
+    task, now = f"desk.{uuid.uuid4().hex}", time.time()
+    first = desk.bury(task=task, release="4.1 <b>", last_failed_seconds=now - 7_200)
+    desk.bury(task=task, release="4.2", last_failed_seconds=now - 3_600)
+    desk.store(lambda wiring: wiring.letters.declare_group(first.fingerprint, "resolved", "ann"))
+    desk.bury(task=task, release="4.3", last_failed_seconds=now)
+    page = log_in("lena")
+
+    page.goto(desk.url + desk.path_of_group(first))
+    shown = content(page)
+    rows = [row.locator("td").all_inner_texts()[:2] for row in page.locator(".field-releases tbody tr").all()]
+    open_letter(page, desk, first)
+
+    assert "reopened by a failure, in release 4.3" in shown
+    assert "in release 4.1 <b>" in page.locator(".field-failures").inner_text().replace("\t", " ")
+    assert "ago, in release 4.1 <b>" in shown
+    assert [["4.3", "1"], ["4.2", "1"], ["4.1 <b>", "1"]] == rows
+
+
+def test_a_group_of_no_named_release_says_so(log_in, desk, letters):
+    page = log_in("vera")
+
+    page.goto(desk.url + desk.path_of_group(letters[0]))
+
+    assert "not known: safeguards_release was not set" in page.locator(".field-releases").inner_text()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, GroupHasMoved, NoSuchGroup
+from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, MOST_RELEASES, GroupHasMoved, NoSuchGroup
 from celery_safeguards.deadletter.letter import MAX_HISTORY, STATES
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
@@ -140,10 +140,84 @@ class LetterGroupContract:
         first = int((NOON + 60) // HOUR_SECONDS)
         assert list(range(first + 5, first + 5 + MOST_HOURS)) == sorted(store.get_group(GROUP).hours)
 
+    def test_failures_are_counted_by_release(self, store):
+        """Which deployment brought it is the first question of whoever can roll one back."""
+        for number, release in enumerate(["4.1", "4.2", "4.1", "", "4.2 rc"]):
+            store.bury(failed(f"l-{number}", number, release=release))
+
+        group = store.get_group(GROUP)
+        assert ("4.1", 5) == (group.first_release, group.failures)
+        assert [
+            ["4.2", 1, NOON + 61, NOON + 61],
+            ["4.1", 2, NOON + 60, NOON + 62],
+            ["4.2 rc", 1, NOON + 64, NOON + 64],
+        ] == [each.plain for each in group.releases]
+        assert [group] == list(store.groups().groups)
+
+    def test_a_failure_that_is_told_late_says_which_release_was_first(self, store):
+        """A letter may have lain in a spool while the next release was deployed."""
+        for at, release in [(50, "2"), (10, "1"), (30, "2")]:
+            store.bury(failed(f"l-{at}", at, release=release))
+
+        group = store.get_group(GROUP)
+        assert "1" == group.first_release
+        assert [["1", 1, NOON + 70, NOON + 70], ["2", 2, NOON + 90, NOON + 110]] == [e.plain for e in group.releases]
+
+    def test_a_failure_of_no_named_release_hides_no_earlier_one(self, store):
+        store.bury(failed("l-1"))
+        store.bury(failed("l-2", 1, release="2"))
+
+        group = store.get_group(GROUP)
+        assert ("", ["2"]) == (group.first_release, [each.release for each in group.releases])
+
+    def test_the_releases_that_failed_last_are_kept(self, store):
+        """A project that deploys ten times a day must not make its groups grow for years."""
+        for number in range(MOST_RELEASES + 3):
+            store.bury(failed("l-1", number, burial=7 + number, release=f"r{number}"))
+        store.bury(failed("l-1", MOST_RELEASES + 3, burial=100, release="r3"))
+        store.bury(failed("l-1", MOST_RELEASES + 4, burial=101, release="new"))
+
+        group = store.get_group(GROUP)
+        kept = [f"r{number}" for number in range(5, MOST_RELEASES + 3)]
+        assert [*kept, "r3", "new"] == [each.release for each in group.releases]
+        assert 2 == {each.release: each.failures for each in group.releases}["r3"]
+        assert "r0" == group.first_release
+
+    def test_the_release_that_reopens_a_resolved_group_is_named(self, store):
+        """A mended cause that is back in an old release is a slow deployment; in a new one it was never mended."""
+        store.bury(failed("l-1", release="1"))
+        store.declare_group(GROUP, "resolved", "ana", "fixed by 2", at_seconds=NOON + 100)
+        assert "" == store.get_group(GROUP).reopened_release
+        store.bury(failed("l-2", 200, release="2"))
+        store.bury(failed("l-3", 300, release="3"))
+        store.declare_group(GROUP, "acknowledged", "ana")
+
+        group = store.get_group(GROUP)
+        assert ("1", "2", NOON + 260) == (group.first_release, group.reopened_release, group.reopened_seconds)
+
+    def test_twenty_failures_of_two_releases_at_once_are_counted(self, store):
+        """While one replaces the other both fail."""
+        _, errors = race(RACERS, lambda number: store.bury(failed(f"l-{number}", release=f"r{number % 2}")))
+
+        assert [] == errors
+        assert [("r0", RACERS // 2), ("r1", RACERS // 2)] == [
+            (each.release, each.failures) for each in store.get_group(GROUP).releases
+        ]
+
+    def test_only_a_failure_counts_in_a_release(self, store):
+        store.bury(failed("l-1", release="1"))
+        before = store.get_group(GROUP).releases
+        store.add_note("l-1", "note", "ana")
+        store.bury(failed("l-1", release="1"))
+        store.discard("l-1", "ana", "obsolete")
+        store.regroup("l-1")
+
+        assert before == store.get_group(GROUP).releases
+
     @pytest.mark.parametrize("text", ["\x00\ud800", "x" * 100_000, "ä\u202e<script>"], ids=["nul", "long", "odd"])
     def test_any_text_can_be_grouped(self, store, text):
         """A group that cannot be written would keep the letter from being written."""
-        odd = letter(text[:5_000], task=text, error_type=text, error_message=text)
+        odd = letter(text[:5_000], task=text, error_type=text, error_message=text, release=text)
         store.bury(odd)
 
         group = store.get_group(odd.fingerprint)

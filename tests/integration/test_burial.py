@@ -4,6 +4,7 @@ Work that is given up: its letter says what was lost and why, and later publicat
 An error may be as odd as it likes: nothing that a body raises keeps its letter from being written.
 """
 
+import contextlib
 import threading
 
 import pytest
@@ -13,7 +14,8 @@ from celery_safeguards import RetryPolicy, Safeguards
 from celery_safeguards._compat import REJECT_IS_A_FAILURE
 from celery_safeguards.errors import AttachedToLetter, DeadBefore, DeadLettered, Refused
 from celery_safeguards.outcome import FailureKind
-from tests.support.bench import HasNoText
+from celery_safeguards.worker.unread import keep_unread
+from tests.support.bench import Bench, HasNoText
 
 # --- the letter
 
@@ -59,6 +61,33 @@ def test_error_that_cannot_be_pickled_or_shown_becomes_a_letter(bench, odd, is_k
     assert letter.error_type.endswith(type(odd).__name__)
     assert type(odd).__name__ in letter.traceback
     assert (letter.attempts, letter.task_id) == (attempts, last.task_id)
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_letter_says_which_release_has_failed(namespace, is_keyed):
+    """Two releases run side by side during a deployment, and only one of them may be broken."""
+
+    def body(self, number):
+        raise ValueError(number)
+
+    with contextlib.closing(Bench(namespace, safeguards_release="v4.2")) as bench:
+        task = bench.keyed(body, retry=None) if is_keyed else bench.task(body, Safeguards(repeatable=True, retry=None))
+        task.delay(1)
+
+        bench.drain()
+
+        (letter,) = bench.all_letters()
+        group = bench.letters.get_group(letter.fingerprint)
+        assert ("v4.2", ["v4.2"]) == (letter.release, [each.release for each in group.releases])
+
+
+def test_letter_of_a_message_that_is_not_read_says_which_release_did_not_know_it(namespace):
+    """A task that only the next release knows waits for that one."""
+    with contextlib.closing(Bench(namespace, safeguards_release="v4.2")) as bench:
+        bench.app.send_task("bench.of_the_next_release")
+        keep_unread(bench.app, bench.receive(), FailureKind.UNKNOWN_TASK, "no such task", KeyError("of_the_next"))
+
+        assert ["v4.2"] == [each.release for each in bench.all_letters()]
 
 
 def test_dead_lettered_error_says_where_and_why(bench):

@@ -103,6 +103,9 @@ def test_unknown_name_is_refused_with_the_nearest(read):
         ("strict", "no"),
         ("strict", 1),
         ("store_url", 7),
+        ("release", 42),
+        ("release", "x" * 101),
+        ("release", "v1\nv2"),
         ("playbooks", "https://wiki.example.com"),
         ("playbooks", {"rate_limited": ""}),
         ("playbooks", {7: "https://wiki.example.com"}),
@@ -121,6 +124,12 @@ def test_value_that_cannot_hold_is_refused_by_name_and_value(read, name, value):
         read(**{f"safeguards_{name}": value})
 
     assert f"safeguards_{name}={value!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, ""), ({"safeguards_release": "v4.2-3-gabc\n"}, "v4.2-3-gabc")])
+def test_release_is_what_a_command_prints(read, given, expected):
+    """`git describe` ends its line; a release with that end would be another one."""
+    assert read(**given).release == expected
 
 
 def test_slow_store_and_short_lease_are_refused_together(read):

@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import LetterGroup
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.errors import SafeguardsError
@@ -63,7 +64,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
             return ((None, {"fields": ("fingerprint", "problem")}),)
         return (
             (None, {"fields": ("status_shown", "assignee_shown", "note", "playbook")}),
-            ("Letters", {"fields": ("letters_shown", "failures_shown", "last_week")}),
+            ("Letters", {"fields": ("letters_shown", "failures_shown", "last_week", "releases")}),
             ("Cause", {"fields": ("task_shown", "kind_shown", "error_shown", "sample_shown", "fingerprint")}),
             ("History", {"fields": ("history",)}),
         )
@@ -186,10 +187,10 @@ class LetterGroupAdmin(ReadOnlyAdmin):
 
     @admin.display(description="status")
     def status_shown(self, obj: Any) -> SafeString:
-        """With when a failure reopened it."""
+        """With when and in which release a failure reopened it."""
         group = _read(obj)
-        since = group.reopened_seconds
-        reopened = () if since is None else (" by a failure, ", presenting.moment(int(since * 1_000_000)))
+        since, release = group.reopened_seconds, _in_release(group.reopened_release)
+        reopened = () if since is None else (f" by a failure{release}, ", presenting.moment(int(since * 1_000_000)))
         return presenting.joined(presenting.state_mark(status_of(group)), *reopened)
 
     @admin.display(description="assignee")
@@ -217,14 +218,30 @@ class LetterGroupAdmin(ReadOnlyAdmin):
 
     @admin.display(description="failures")
     def failures_shown(self, obj: Any) -> SafeString | str:
-        """How often, and when."""
+        """How often, when, and since which release."""
         first, last = presenting.moment(obj.first_failed_us), presenting.moment(obj.last_failed_us)
+        first = presenting.joined(first, _in_release(_read(obj).first_release))
         return presenting.pairs([("in all", obj.failures), ("first failed", first), ("last failed", last)])
 
     @admin.display(description="last 7 days")
     def last_week(self, obj: Any) -> SafeString | str:
         """Failures by hour."""
         return sparkline(_read(obj).hours, _WEEK_HOURS)
+
+    @admin.display(description="releases")
+    def releases(self, obj: Any) -> SafeString | str:
+        """In which it has failed, the one that failed last first."""
+        rows = [
+            (
+                each.release,
+                each.failures,
+                *(presenting.moment(to_us(at)) for at in (each.first_failed_seconds, each.last_failed_seconds)),
+            )
+            for each in reversed(_read(obj).releases)
+        ]
+        if not rows:
+            return "not known: safeguards_release was not set where it failed"
+        return presenting.table(("release", "failures", "first failed", "last failed"), rows)
 
     @admin.display(description="task")
     def task_shown(self, obj: Any) -> str:
@@ -276,6 +293,10 @@ def group_of_row(row: Any) -> LetterGroup | None:
 def status_of(group: LetterGroup) -> str:
     """Return how a group stands, in a word; what a failure has reopened says so."""
     return "reopened" if group.status == "open" and group.reopened_seconds is not None else group.status
+
+
+def _in_release(release: str) -> str:
+    return f", in release {clean(release)}" if release else ""
 
 
 def _read(row: Any) -> LetterGroup:

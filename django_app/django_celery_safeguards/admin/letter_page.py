@@ -114,6 +114,7 @@ class LetterPage:
         ]
         letter = reading_of(obj).letter
         if letter is not None:
+            rows += [("in release", letter.release)] if letter.release else []
             rows += [("starts without an outcome", letter.lost_starts), ("deliveries", letter.deliveries)]
         return presenting.pairs(rows)
 

@@ -123,10 +123,19 @@ def history(entries: Iterable[HistoryEntry]) -> SafeString | str:
         (stamp(to_us(entry.at_seconds)), clean(entry.what), clean(entry.who or "the system"), clean(entry.detail))
         for entry in entries
     ]
-    head = format_html_join("", '<th scope="col">{}</th>', [(name,) for name in ("when", "what", "who", "details")])
-    body = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
-    table = '<div class="sg-wide"><table class="sg-history"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    return format_html(table, head, body) if body else "nothing yet"
+    return table(("when", "what", "who", "details"), rows) if rows else "nothing yet"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> SafeString:
+    """Return rows of texts and HTML under the names of their columns."""
+    head = tuple(head)
+    names = format_html_join("", '<th scope="col">{}</th>', [(name,) for name in head])
+    # Where a row's cells stand below each other, each says what it is.
+    cells = [[(name, _html(cell)) for name, cell in zip(head, row, strict=True)] for row in rows]
+    rows_ = [(format_html_join("", '<td data-label="{}">{}</td>', each),) for each in cells]
+    body = format_html_join("", "<tr>{}</tr>", rows_)
+    whole = '<div class="sg-wide"><table class="sg-history"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
+    return format_html(whole, names, body)
 
 
 def outlook_in_words(found: Outlook) -> SafeString | str:

@@ -173,3 +173,33 @@ def test_the_playbook_of_the_nearest_name_is_shown(cli, app, bury):
 
     assert said == [f"this one {NASTY}", "https://wiki.example.com/notes", "any bug"]
     assert "any bug" in shown
+
+
+def test_releases_of_a_group_are_told(cli, bury):
+    """Roll back, or mend: it depends on which release brought it."""
+    for number, release in enumerate(["4.1", "4.1", "4.2"]):
+        group = bury(f"letter-{number}", release=release, last_failed_seconds=1_750_000_000.0 + number).fingerprint
+    cli("dead", "triage", group, "--status", "resolved", "--by", "ann")
+    bury("letter-4", release=f"4.3 {NASTY}", last_failed_seconds=1_750_000_009.0)
+
+    listed, shown = cli("dead", "groups").stdout, cli("dead", "group", group).stdout
+    of_letter = cli("dead", "show", "letter-1").stdout
+    document = json.loads(cli("dead", "group", group, "--json").stdout)
+
+    assert "RELEASES" in listed
+    assert "4.1 to 4.3" in listed
+    assert "first failed      2025-06-15T15:06:40+00:00, in release 4.1\n" in shown
+    assert "reopened          2025-06-15T15:06:49+00:00, in release 4.3" in shown
+    assert "4.1: 2, first 2025-06-15T15:06:40+00:00, last 2025-06-15T15:06:41+00:00\n" in shown
+    assert shown.index("in release        4.2: 1") < shown.index("in release        4.1: 2")
+    assert "in release        4.1\n" in of_letter
+    assert ("4.1", ["4.1", "4.2"]) == (document["first_release"], [e["release"] for e in document["releases"]][:2])
+    assert [line for line in (listed + shown).splitlines() if line.startswith("SECOND LINE")] == []
+
+
+def test_groups_of_no_named_release_have_no_column_for_it(cli, bury):
+    group = bury().fingerprint
+
+    assert "RELEASES" not in cli("dead", "groups").stdout
+    assert "release" not in cli("dead", "group", group).stdout
+    assert "release" not in cli("dead", "show", "letter-1").stdout

@@ -38,7 +38,7 @@ def app(rabbitmq_broker, redis_url, namespace, dead, queue_type):
     if queue_type == "quorum":
         arguments["x-delivery-limit"] = LIMIT
     queue = Queue(namespace, Exchange(namespace, type="topic"), routing_key="work", queue_arguments=arguments)
-    with make_app(rabbitmq_broker.url, redis_url, namespace, task_queues=[queue]) as app:
+    with make_app(rabbitmq_broker.url, redis_url, namespace, task_queues=[queue], safeguards_release="v4.2") as app:
         Wiring.of(app).admission.declare_new()
         with app.connection_for_write() as connection:
             channel = connection.default_channel

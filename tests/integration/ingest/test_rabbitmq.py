@@ -28,6 +28,8 @@ def test_rejected_message_is_a_letter_as_it_was_sent(shop, broker, ingest, lette
     (letter,) = letters()
     assert ("data", sent.id, "shop.charge", "open") == (letter.kind, letter.task_id, letter.task, letter.state)
     assert letter.effect_possible
+    # Who drains the queue is not who has failed.
+    assert "" == letter.release
     assert ("order:7", "shop.charge") == (letter.key, letter.scope)
     assert rejected.body.encode() == letter.wire.body
     assert {"order_id": 7} == arguments_of(letter.wire).plain["kwargs"]
