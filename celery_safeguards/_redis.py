@@ -10,8 +10,9 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:wake:v1:<owner>` | list | the word that wakes one who waits | seconds |
 | `{sg:<ns>:0}:wake:v1:<owner>:freed` | string | the fence that an owner released, for its second try | seconds |
 | `{sg:<ns>:0}:starts:v1:<task id>` | string | lost starts of unkeyed work | retention |
-| `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never, or as discarded |
+| `{sg:<ns>:0}:letter:v1:<id>` | hash | one dead letter | never; a purge removes it once it is over |
 | `{sg:<ns>:0}:letters:v1` | sorted set | letter ids by time | never |
+| `{sg:<ns>:0}:letters-over:v1` | sorted set | ids of letters that are over, by the time of that | never |
 | `{sg:<ns>:0}:group:v1:<fingerprint>` | hash | one group of letters: its counts, what people say of it | never |
 | `{sg:<ns>:0}:groups:v1` | sorted set | fingerprints by time | never |
 | `{sg:<ns>:0}:group-letters:v1:<fingerprint>` | sorted set | ids of a group's letters by time | never |
@@ -74,6 +75,7 @@ class Keys:
         self.tag = f"{{sg:{namespace}:{shard}}}"
         self.meta = f"{self.tag}:meta:v1"
         self.letters = f"{self.tag}:letters:v1"
+        self.letters_over = f"{self.tag}:letters-over:v1"
         self.groups = f"{self.tag}:groups:v1"
         self.jobs = f"{self.tag}:jobs:v1"
 

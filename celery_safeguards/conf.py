@@ -24,6 +24,7 @@ CHOICES = {
 }
 _ARGUMENT = re.compile(r"[^\W\d]\w*(\.[^.\s]+)*")
 _TEXTS = ("searchable_arguments", "sensitive_arguments")
+LEAST_RETENTION_SECONDS = 3_600
 MOST_RELEASE_CHARS = 100
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
@@ -96,6 +97,10 @@ class Settings:
 
     max_letter_bytes: int = 16_777_216
     """A letter larger than this keeps the head and the digest of its body, and cannot be replayed."""
+
+    letter_retention_seconds: int = 7_776_000
+    """How long letters are kept whose work is over, closed or discarded, from then on: 90 days. At least 3,600; 0 keeps
+    them for ever. `safeguards store purge` removes them; what is not over is never removed."""
 
     max_traceback_chars: int = 20_000
     """Tracebacks in records and letters keep their last part up to this length."""
@@ -189,14 +194,22 @@ class Settings:
             )
 
     def _check_numbers(self) -> None:
+        retention = self.letter_retention_seconds
         for each in fields(self):
             value = getattr(self, each.name)
             if value is None and each.default is None:
+                continue
+            if each.name == "letter_retention_seconds" and value == 0 and not isinstance(value, bool):
                 continue
             if each.name.endswith(("_seconds", "_bytes", "_chars")) and (
                 isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
             ):
                 raise ConfigurationError(f"{PREFIX}{each.name}={value!r}: give a number above 0")
+        if 0 < retention < LEAST_RETENTION_SECONDS:
+            raise ConfigurationError(
+                f"{PREFIX}letter_retention_seconds={retention!r}: give at least {LEAST_RETENTION_SECONDS}, or 0 to "
+                "keep letters for ever: who is slow to write a letter must find the one that is there"
+            )
 
     def _check_choices(self) -> None:
         for name, choices in CHOICES.items():

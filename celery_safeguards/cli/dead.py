@@ -14,6 +14,7 @@ from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import STATES, Letter
 from celery_safeguards.deadletter.playbook import playbook_of
+from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.store import Page
 from celery_safeguards.outcome import FailureKind
@@ -114,11 +115,12 @@ def list_letters(
     page = replace(page, letters=tuple(shown(wiring, letter, ctx.obj.app.tasks) for letter in page.letters))
     if as_json:
         letters = [
-            {**_summary(letter), **({"matched": matched[letter.id]} if terms else {})} for letter in page.letters
+            {**_summary(letter), **_kept(wiring, letter), **({"matched": matched[letter.id]} if terms else {})}
+            for letter in page.letters
         ]
         print_json({"letters": letters, "next_cursor": page.next_cursor, "unreadable": page.unreadable})
     else:
-        _print_page(page, matched)
+        _print_page(wiring, page, matched)
     ctx.exit(Exit.DONE if page.letters or page.unreadable else Exit.REFUSED)
 
 
@@ -139,6 +141,7 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
         arguments = arguments_of(letter.wire)
         document = {
             "letter": json.loads(letter.to_json(), parse_constant=str),
+            **_kept(wiring, letter),
             "arguments": arguments.plain,
             "replay": {
                 "possible": ahead.refused is None,
@@ -149,7 +152,8 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
         }
         print_json({**document, "note": arguments.note or None, "playbook": playbook or None})
     else:
-        _print_letter(letter, ahead, playbook)
+        retention = wiring.settings.letter_retention_seconds
+        _print_letter(letter, ahead, playbook, kept_in_words(letter, retention, wiring.clock.wall_seconds()))
 
 
 @dead.command()
@@ -186,12 +190,21 @@ def _summary(letter: Letter) -> dict[str, Any]:
     return {name: getattr(letter, name) for name in _SUMMARY}
 
 
-def _print_page(page: Page, matched: Mapping[str, Sequence[str]]) -> None:
+def _kept(wiring: Wiring, letter: Letter) -> dict[str, float | None]:
+    until = kept_until(letter, wiring.settings.letter_retention_seconds)
+    return {"over_seconds": over_since(letter), "kept_until_seconds": until}
+
+
+def _print_page(wiring: Wiring, page: Page, matched: Mapping[str, Sequence[str]]) -> None:
     if page.letters:
-        head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", *(["MATCHED"] if matched else []), "ERROR")
+        retention, now = wiring.settings.letter_retention_seconds, wiring.clock.wall_seconds()
+        has_ends = any(kept_until(each, retention) is not None for each in page.letters)
+        more = [*(["KEPT FOR"] if has_ends else []), *(["MATCHED"] if matched else [])]
+        head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", *more, "ERROR")
         rows = [
             (
                 *(each.id, each.state, each.kind, each.task, each.key or "-", when(each.last_failed_seconds)),
+                *([left_in_words(each, retention, now)] if has_ends else []),
                 *([", ".join(matched[each.id])] if matched else []),
                 _error(each),
             )
@@ -206,13 +219,14 @@ def _print_page(page: Page, matched: Mapping[str, Sequence[str]]) -> None:
         complain(f"there are more: --before '{page.next_cursor}'")
 
 
-def _print_letter(letter: Letter, ahead: Outlook, playbook: str) -> None:
+def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> None:
     arguments = arguments_of(letter.wire)
     print_fields(
         [
             ("letter", letter.id),
             ("group", letter.fingerprint),
             ("state", _state(letter)),
+            ("kept", kept),
             ("task", f"{letter.task} [{letter.task_id}]"),
             ("before that", ", ".join(letter.earlier_task_ids) or None),
             ("key", letter.key),

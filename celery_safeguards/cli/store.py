@@ -6,6 +6,7 @@ import click
 
 from celery_safeguards.cli.dead import as_json
 from celery_safeguards.cli.text import complain, print_json
+from celery_safeguards.replay.purging import purge_letters
 from celery_safeguards.wiring import Wiring
 
 
@@ -56,14 +57,20 @@ def init(ctx: click.Context, yes: bool) -> None:
 @click.pass_context
 def purge(ctx: click.Context, batch: int, as_json: bool) -> None:
     """
-    Delete what is over: records past their retention, counts of lost starts, locks that nobody has used for a day.
+    Delete what is over: dead letters that were closed or discarded safeguards_letter_retention_seconds ago, and groups
+    that have none any more; in a database also records past their retention, counts of lost starts, and locks that
+    nobody has used for a day (in Redis these expire by themselves).
 
-    Safe while workers run, and when interrupted. Dead letters stay, with the records of their work. Say once a day, for
-    a store in a database; in Redis everything expires by itself.
+    Safe while workers run, when interrupted, and beside another purge. Letters of work that is not over stay, with the
+    records of their work, however old they are. Say once a day.
     """
     wiring = Wiring.of(ctx.obj.app)
     deleted = wiring.admission.purge(batch) if isinstance(wiring.admission, _Purges) else None
+    gone = purge_letters(wiring, batch)
     if as_json:
-        print_json({"namespace": wiring.settings.namespace, "deleted": deleted or 0})
+        counts = {"deleted": deleted or 0, "letters": gone.letters, "groups": gone.groups}
+        print_json({"namespace": wiring.settings.namespace, **counts})
+    rows = "records and locks expire by themselves" if deleted is None else f"{deleted} rows are deleted"
+    kept = "" if wiring.settings.letter_retention_seconds else " (letters are kept for ever, as the settings say)"
     where = f"namespace {wiring.settings.namespace!r}"
-    complain(f"{where}: everything expires by itself" if deleted is None else f"{where}: {deleted} rows are deleted")
+    complain(f"{where}: {rows}; {gone.letters} letters and {gone.groups} groups are removed{kept}")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from celery_safeguards.deadletter import changes, group, store
+from celery_safeguards.deadletter import changes, group, retention, store
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.deadletter.terms import terms_of
@@ -93,6 +93,49 @@ class MemoryLetterStore(LetterSteps):
         return store.GroupPage(
             groups=page, next_cursor=None if is_last else changes.to_cursor(*_place_of_group(page[-1]))
         )
+
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+        """See `LetterStore.over`."""
+        changes.require_limit(limit)
+        place = (before_seconds, b"")
+        if before is not None:
+            seconds, name = changes.from_cursor(before)
+            place = (seconds, _as_bytes(name))
+        with self._lock:
+            ends = [(retention.over_since(letter), letter) for letter in self._letters.values()]
+        places = [(at, _as_bytes(letter.id), letter) for at, letter in ends if at is not None]
+        wanted = sorted((each for each in places if each[:2] < place), key=lambda each: each[:2], reverse=True)
+        page = wanted[:limit]
+        is_last = len(wanted) <= limit
+        return store.Page(
+            letters=tuple(letter for *_, letter in page),
+            next_cursor=None if is_last else changes.to_cursor(page[-1][0], page[-1][2].id),
+        )
+
+    def remove(self, letter_ids: Sequence[str], before_seconds: float) -> int:
+        """See `LetterStore.remove`."""
+        removed = 0
+        with self._lock:
+            for letter_id in letter_ids:
+                stored = self._letters.get(letter_id)
+                if stored is None or not retention.is_over(stored, before_seconds):
+                    continue
+                del self._letters[letter_id]
+                for term in terms_of(stored):
+                    self._found[term].discard(letter_id)
+                left = self._groups[stored.fingerprint]
+                self._groups[stored.fingerprint] = group.without(left, stored.state)
+                removed += 1
+        return removed
+
+    def remove_group(self, fingerprint: str, before_seconds: float) -> bool:
+        """See `LetterStore.remove_group`."""
+        with self._lock:
+            stored = self._groups.get(fingerprint)
+            is_removed = stored is not None and retention.is_forgotten(stored, before_seconds)
+            if is_removed:
+                del self._groups[fingerprint]
+            return is_removed
 
     def get_group(self, fingerprint: str) -> group.LetterGroup | None:
         """See `LetterStore.get_group`."""

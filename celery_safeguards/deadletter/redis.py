@@ -12,7 +12,8 @@ Each write has a version of its own that nobody else can have. When the answer t
 it again, the script finds its own version stored and says "written" once more.
 
 Not covered: an answer that is lost *and* another writer before the second try. The caller is then told of the other
-state, which is true by then. Letters never expire. A server that evicts keys or forgets at a restart loses letters.
+state, which is true by then. Letters never expire: those that are over are removed by `remove`, and by no TTL, which
+would go on under a letter that died again. A server that evicts keys or forgets at a restart loses letters.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.deadletter import changes, group, redis_groups, store
+from celery_safeguards.deadletter import changes, group, redis_groups, retention, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.redis_pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
@@ -30,6 +31,7 @@ from celery_safeguards.outcome import FailureKind
 
 _READ = Script.of("deadletter/read_fields.lua")
 _WRITE = Script.of("deadletter/write_letter.lua")
+_REMOVE = Script.of("deadletter/remove_letter.lua")
 _MAX_NAME_BYTES = 200
 _LETTERS_A_TRIP = 20
 
@@ -117,6 +119,35 @@ class RedisLetterStore(LetterSteps):
         """See `LetterStore.groups`."""
         return self._groups.page(limit, before, status=status, task=task, kind=kind)
 
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+        """See `LetterStore.over`."""
+        place = changes.to_cursor(before_seconds, "") if before is None else before
+        names, cursor = page_of(self._client, [self._keys.letters_over], limit, place)
+        letters, unreadable = self._read_all(names)
+        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
+
+    def remove(self, letter_ids: Sequence[str], before_seconds: float) -> int:
+        """See `LetterStore.remove`."""
+        return sum(self._remove(letter_id, before_seconds) for letter_id in letter_ids)
+
+    def remove_group(self, fingerprint: str, before_seconds: float) -> bool:
+        """See `LetterStore.remove_group`."""
+        return self._groups.remove(fingerprint, before_seconds)
+
+    def _remove(self, letter_id: str, before_seconds: float) -> bool:
+        try:
+            found = self._read(letter_id)
+        except LetterUnreadable:
+            return False
+        if found is None or not retention.is_over(found[0], before_seconds):
+            return False
+        version, counted_in, found_by = found[1]
+        name, group_of_it = _stored_name(letter_id), counted_in or ""
+        keys = [self._keys.letter(name), self._keys.letters, self._keys.letters_over]
+        keys += [self._keys.group(group_of_it), self._keys.group_letters(group_of_it)]
+        keys += [self._keys.term(term) for term in found_by.split()]
+        return bool(self._client.run(_REMOVE, keys, [version, name, int(bool(counted_in))]))
+
     def get_group(self, fingerprint: str) -> group.LetterGroup | None:
         """See `LetterStore.get_group`."""
         return self._groups.get(fingerprint)
@@ -138,7 +169,7 @@ class RedisLetterStore(LetterSteps):
         """Write a letter unless it is another by now than was read; returns whether it is written."""
         version, counted_in, found_by = as_read or _AsRead("")
         name = _stored_name(letter.id)
-        keys = [self._keys.letter(name), self._keys.letters, self._keys.groups]
+        keys = [self._keys.letter(name), self._keys.letters, self._keys.groups, self._keys.letters_over]
         for fingerprint in (letter.fingerprint, counted_in):
             if fingerprint:
                 keys += [self._keys.group(fingerprint), self._keys.group_letters(fingerprint)]
@@ -149,7 +180,8 @@ class RedisLetterStore(LetterSteps):
         score = repr(letter.last_failed_seconds)
         hour = str(group.hour_of(letter)) if has_died else ""
         tally: Sequence[str | int] = [letter.fingerprint, redis_groups.head_of(letter), hour, group.MOST_HOURS]
-        places: Sequence[str | int] = [" ".join(terms), len(terms), len(dropped)]
+        over = retention.over_since(letter)
+        places: Sequence[str | int] = ["" if over is None else repr(over), " ".join(terms), len(terms), len(dropped)]
         release: Sequence[str | int] = [group.release_of(letter), group.MOST_RELEASES]
         return bool(self._client.run(_WRITE, keys, [*fields, score, name, version, *tally, *places, *release]))
 
@@ -161,9 +193,11 @@ class RedisLetterStore(LetterSteps):
         return Letter.from_json(text), _AsRead(version, counted_in, terms or "")
 
     def _read_all(self, names: Sequence[str]) -> tuple[tuple[Letter, ...], tuple[str, ...]]:
-        found = [letter_or_error(text or "") for text in self._texts(names)]
-        unreadable = [name for name, each in zip(names, found, strict=True) if isinstance(each, LetterUnreadable)]
-        return tuple(each for each in found if isinstance(each, Letter)), tuple(unreadable)
+        # None: it was removed since its name was read.
+        texts = zip(names, self._texts(names), strict=True)
+        found = [(name, letter_or_error(text)) for name, text in texts if text is not None]
+        unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
+        return tuple(each for _, each in found if isinstance(each, Letter)), unreadable
 
     def _texts(self, names: Sequence[str]) -> Iterator[str | None]:
         # A few at a time: a letter may have many megabytes, and a trip has a time limit.

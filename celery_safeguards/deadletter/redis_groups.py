@@ -19,12 +19,14 @@ from celery_safeguards.deadletter.group import (
 )
 from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
 from celery_safeguards.deadletter.redis_pages import Places, page_of
+from celery_safeguards.deadletter.retention import is_forgotten
 from celery_safeguards.deadletter.store import GroupPage
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.outcome import FailureKind
 
 _READ = Script.of("deadletter/read_fields.lua")
 _CHANGE = Script.of("deadletter/change_group.lua")
+_REMOVE = Script.of("deadletter/remove_group.lua")
 _HOUR, _RELEASE = "hour:", "release:"
 
 
@@ -47,6 +49,8 @@ class RedisGroups:
         def matching(places: Places) -> Places:
             names = [name for _seconds, name in places]
             for name, fields in zip(names, self._read(names), strict=True):
+                if not fields:
+                    continue  # it was removed since its name was read
                 try:
                     group = _group(name, fields)
                 except LetterUnreadable:
@@ -74,6 +78,18 @@ class RedisGroups:
             written = [changed.status, _desk_of(changed), _head_of(changed)]
             if self._client.run(_CHANGE, [self._keys.group(fingerprint)], [uuid.uuid4().hex, *read, *written]):
                 return changed
+
+    def remove(self, fingerprint: str, before_seconds: float) -> bool:
+        """See `LetterStore.remove_group`."""
+        (fields,) = self._read([fingerprint])
+        try:
+            if not fields or not is_forgotten(_group(fingerprint, fields), before_seconds):
+                return False
+        except LetterUnreadable:
+            return False
+        keys = [self._keys.group(fingerprint), self._keys.groups, self._keys.group_letters(fingerprint)]
+        read = [fields.get("saying", ""), fields.get("failures", "0"), fingerprint]
+        return bool(self._client.run(_REMOVE, keys, read))
 
     def _read(self, fingerprints: Sequence[str]) -> list[dict[str, str]]:
         found = self._client.run(_READ, [self._keys.group(each) for each in fingerprints], [])

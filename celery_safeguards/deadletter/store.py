@@ -22,6 +22,9 @@ The race that `burial` decides, a slow first burier against a replay:
     t3 A writes burial 7: not newer than what is stored → nothing changes, the replay goes on
     t4 the replay dies as burial 9 → newer: the letter is open again, with the new error and the whole history
 
+A letter that is closed or discarded is over. It is kept for a time, and then removed by `remove`; see
+`deadletter.retention`.
+
 Not covered: whether the replayed message takes effect once. That is the record's business, under the original key.
 
 `deadletter.changes` decides; a store applies it under its own lock or compare-and-set.
@@ -375,6 +378,47 @@ class LetterStore(Protocol):
 
     def forget_sample(self, fingerprint: str, letter_ids: Container[str]) -> None:
         """Take from a group what its newest failure said, if one of these letters has said it."""
+        ...
+
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> Page:
+        """
+        Return letters whose work came to its end before a time, the latest first; see `retention.over_since`.
+
+        Read from an index of their own, so that what is not over costs nothing. Letters that an older version has
+        closed or discarded are in it from their next change on, or from `regroup` on.
+
+        Args:
+            before_seconds: wall clock.
+            limit: letters at most.
+            before: cursor of an earlier page.
+
+        """
+        ...
+
+    def remove(self, letter_ids: Sequence[str], before_seconds: float) -> int:
+        """
+        Remove letters, each with what it is found by and with its count in its group, if its work is over since a time.
+
+        Each is looked at by the step that removes it: one that is not over, or came to its end later, stays as it is.
+
+        Args:
+            letter_ids: those that `over` has found.
+            before_seconds: wall clock; they were over before that.
+
+        Returns:
+            How many were removed by this call; of several at once each letter is counted by one.
+
+        """
+        ...
+
+    def remove_group(self, fingerprint: str, before_seconds: float) -> bool:
+        """
+        Remove a group that has no letters any more, if nothing of it must stay; see `retention.is_forgotten`.
+
+        Returns:
+            Whether it is removed by this call.
+
+        """
         ...
 
     def groups(

@@ -12,7 +12,7 @@ from celery_safeguards.admission.store import Change, RecordKey
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import State
+from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.policy import WEEK_SECONDS
 from celery_safeguards.wiring import Wiring
 
@@ -38,17 +38,25 @@ def discard(app: Any, letter_id: str, who: str, reason: str) -> Letter:
         if error.state != "discarded" or found is None:
             raise
         letter = found
-    _release(wiring, letter)
+    held = held_by(wiring, letter)
+    if held is not None:
+        release(wiring, *held)
     return letter
 
 
-def _release(wiring: Wiring, letter: Letter) -> None:
+def held_by(wiring: Wiring, letter: Letter) -> tuple[RecordKey, Record] | None:
+    """Return the key that a letter holds, and its record; None: it holds none."""
     if letter.key is None or letter.scope is None:
-        return
+        return None
     key = RecordKey(letter.scope, letter.key)
     record = wiring.admission.read(key)
     if record is None or record.letter_id != letter.id or record.state not in {State.DEAD, State.QUARANTINED}:
-        return
+        return None
+    return key, record
+
+
+def release(wiring: Wiring, key: RecordKey, record: Record) -> None:
+    """Give a discarded letter's key free, if its record still is what was read."""
     # From here on the record lives as long as a finished one: nothing waits for it any more.
     released = Change(fields={"state": record.state, "released": True}, retention_seconds=WEEK_SECONDS)
     try:

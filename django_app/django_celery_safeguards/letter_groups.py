@@ -13,6 +13,7 @@ from typing import Any
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import GroupChange, LetterGroup, group_of, holding, without
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.retention import is_forgotten
 from celery_safeguards.deadletter.store import GroupPage
 from django_celery_safeguards.house import House
 from django_celery_safeguards.models import NAME_CHARS
@@ -58,6 +59,29 @@ class OrmGroups:
             )
         for fingerprint, group in groups.items():
             self._write(cursor, group, is_new=fingerprint not in known)
+
+    def leave(self, cursor: Any, left: Sequence[tuple[str, State]]) -> None:
+        """Count letters that are gone no more; `left`: of each the group that counted it, and its state there."""
+        for fingerprint in sorted({name for name, _ in left if name}):
+            group = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            if group is None:
+                continue
+            for _, state in (each for each in left if each[0] == fingerprint):
+                group = without(group, state)
+            self._write(cursor, group, is_new=False)
+
+    def remove(self, fingerprint: str, before_seconds: float) -> bool:
+        """See `LetterStore.remove_group`."""
+
+        def act(cursor: Any) -> bool:
+            # A burial holds its letter first and this row last: it waits here, and then finds no group, and begins one.
+            stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            is_removed = stored is not None and is_forgotten(stored, before_seconds)
+            if is_removed:
+                cursor.execute(self._house.tables.groups.delete(), [self._id(fingerprint)])
+            return is_removed
+
+        return self._house.connection.transact(act)
 
     def get(self, fingerprint: str) -> LetterGroup | None:
         """See `LetterStore.get_group`."""

@@ -50,10 +50,7 @@ class OrmTerms:
             return
         table = self._house.tables.terms
         # Not where there are none: in MariaDB that would hold the gap which another letter's rows go to.
-        outdated = [row for row, _, written in changed if written]
-        if outdated:
-            where = f"{table.list(['letter_row'])} IN ({parameters(len(outdated))})"
-            cursor.execute(f"DELETE FROM {table.name} WHERE {where}", outdated)
+        self.remove(cursor, [row for row, _, written in changed if written])
         rows = [
             (self._house.namespace, term, to_us(letter.last_failed_seconds), row)
             for row, letter, _ in changed
@@ -64,6 +61,13 @@ class OrmTerms:
             values = ", ".join([f"({parameters(len(_KEY))})"] * len(some))
             insert = f"INSERT INTO {table.name} ({table.list(_KEY)}) VALUES {values}"
             cursor.execute(insert, [each for row in some for each in row])
+
+    def remove(self, cursor: Any, letter_rows: Sequence[str]) -> None:
+        """Delete the rows of letters that have some, by the ids of the letters' rows."""
+        if letter_rows:
+            table = self._house.tables.terms
+            where = f"{table.list(['letter_row'])} IN ({parameters(len(letter_rows))})"
+            cursor.execute(f"DELETE FROM {table.name} WHERE {where}", list(letter_rows))
 
     def ranges(self, terms: Sequence[str]) -> list[Range]:
         """Return where the index has the letters of these terms."""

@@ -6,14 +6,14 @@ of writers in any number of processes each change has one winner, decided by the
 What a group counts and what a letter is found by is written in that transaction.
 
 Not covered: an answer that is lost. The change is then made once more, and the caller is told of the state that its own
-first try has brought about. Letters never expire.
+first try has brought about. Letters never expire: those that are over are removed by `remove`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_safeguards.clock import to_us
-from celery_safeguards.deadletter import changes, store
+from celery_safeguards.deadletter import changes, retention, store
 from celery_safeguards.deadletter.group import GroupChange, GroupStatus, LetterGroup
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.steps import LetterSteps
@@ -24,11 +24,11 @@ from django_celery_safeguards.letter_groups import Move, OrmGroups
 from django_celery_safeguards.letter_terms import OrmTerms, digest_of
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.ranges import Range, letter_ranges, page_of, rows_of
-from django_celery_safeguards.sql import row_id, shown
+from django_celery_safeguards.sql import parameters, row_id, shown
 
 _COLUMNS = (
     *("state", "task", "kind", "key", "scope", "group", "first_failed_us", "last_failed_us", "letter"),
-    *("task_id", "reason", "error", "attempts", "fingerprint", "terms_written", "namespace", "letter_id"),
+    *("task_id", "reason", "error", "attempts", "fingerprint", "terms_written", "over_us", "namespace", "letter_id"),
 )
 
 
@@ -99,12 +99,35 @@ class OrmLetterStore(LetterSteps):
             each_equal, also = letter_ranges(wanted)
             namespace, table = {"namespace": self._house.namespace}, self._house.tables.letters
             ranges = [Range(table=table, equal={**namespace, **equal}) for equal in each_equal]
-        ids, cursor = page_of(self._house, ranges, also, limit, before)
-        rows = rows_of(self._house, self._house.tables.letters, ("letter", "letter_id"), ids)
-        found = [(name, letter_or_error(text)) for _, text, name in rows]
-        letters = tuple(each for _, each in found if isinstance(each, Letter))
-        unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
-        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
+        return self._page(ranges, also, limit, before)
+
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+        """See `LetterStore.over`."""
+        place = changes.to_cursor(before_seconds, "") if before is None else before
+        namespace, table = self._house.namespace, self._house.tables.letters
+        of_states = [{"namespace": namespace, "state": state} for state in (*retention.OVER, "archived")]
+        return self._page([Range(table=table, equal=each, at="over_us") for each in of_states], {}, limit, place)
+
+    def remove(self, letter_ids: Sequence[str], before_seconds: float) -> int:
+        """See `LetterStore.remove`."""
+
+        def act(cursor: Any) -> int:
+            read = self._several(cursor, letter_ids, self._house.dialect.for_update)
+            found = {id_: each for id_, each in read.items() if isinstance(each, _AsRead)}
+            gone = {id_: each for id_, each in found.items() if retention.is_over(each.letter, before_seconds)}
+            if not gone:
+                return 0
+            table, ids = self._house.tables.letters, [self._id(letter_id) for letter_id in gone]
+            self._terms.remove(cursor, [self._id(id_) for id_, each in gone.items() if each.terms_written])
+            cursor.execute(f"DELETE FROM {table.name} WHERE {table.list(['id'])} IN ({parameters(len(ids))})", ids)
+            self._groups.leave(cursor, [(each.counted_in, each.letter.state) for each in gone.values()])
+            return len(ids)
+
+        return self._house.connection.transact(act)
+
+    def remove_group(self, fingerprint: str, before_seconds: float) -> bool:
+        """See `LetterStore.remove_group`."""
+        return self._groups.remove(fingerprint, before_seconds)
 
     def groups(
         self,
@@ -121,6 +144,14 @@ class OrmLetterStore(LetterSteps):
     def get_group(self, fingerprint: str) -> LetterGroup | None:
         """See `LetterStore.get_group`."""
         return self._groups.get(fingerprint)
+
+    def _page(self, ranges: Sequence[Range], also: Mapping[str, str], limit: int, before: str | None) -> store.Page:
+        ids, cursor = page_of(self._house, ranges, also, limit, before)
+        rows = rows_of(self._house, self._house.tables.letters, ("letter", "letter_id"), ids)
+        found = [(name, letter_or_error(text)) for _, text, name in rows]
+        letters = tuple(each for _, each in found if isinstance(each, Letter))
+        unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
+        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
     def _apply_to_group(self, fingerprint: str, change: GroupChange) -> LetterGroup | None:
         return self._groups.apply(fingerprint, change)
@@ -199,6 +230,7 @@ class OrmLetterStore(LetterSteps):
         error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason
         error = f"{letter.error_type}: {error}" if letter.error_type else error
         names = (letter.task, letter.kind, letter.key, letter.scope, letter.group_id)
+        over = retention.over_since(letter)
         return [
             letter.state,
             *(shown(name, NAME_CHARS) for name in names),
@@ -209,6 +241,7 @@ class OrmLetterStore(LetterSteps):
             letter.attempts,
             letter.fingerprint,
             digest_of(letter),
+            None if over is None else to_us(over),
             self._house.namespace,
             shown(letter.id, NAME_CHARS),
             self._id(letter.id),

@@ -185,6 +185,9 @@ class DeadLetter(models.Model):
     terms_written = models.CharField(max_length=32, blank=True, db_default="")
     """Digest of its rows in `LetterTerm`; empty: it has none yet."""
 
+    over_us = models.BigIntegerField(null=True)
+    """When its work came to its end; none: it has not."""
+
     class Meta:
         """What pages are read from, see `ranges`; keys by their beginning; what a person may do."""
 
@@ -204,6 +207,7 @@ class DeadLetter(models.Model):
             models.Index(fields=["namespace", "fingerprint", "state", "last_failed_us", "id"], name="sg_letter_group"),
             models.Index(fields=["namespace", "task", "state", "last_failed_us", "id"], name="sg_letter_task"),
             models.Index(fields=["namespace", "kind", "state", "last_failed_us", "id"], name="sg_letter_kind"),
+            models.Index(fields=["namespace", "state", "over_us", "id"], name="sg_letter_over"),
             # Its operators compare bytes, whatever the language of the database: a key is found by its beginning.
             models.Index(
                 fields=["namespace", "key"], name="sg_letter_key", opclasses=["varchar_ops", "varchar_pattern_ops"]

@@ -1,4 +1,8 @@
-"""Deleting what nobody can find any more: nothing expires by itself in a database."""
+"""
+Deleting what nobody can find any more: nothing expires by itself in a database.
+
+Letters and groups that are over are removed by `celery_safeguards.replay.purging`, as in every store.
+"""
 
 from typing import Any
 

@@ -17,6 +17,7 @@ from tests.conformance.archive_contract import LetterArchiveContract
 from tests.conformance.deadletter_contract import NOON, LetterStoreContract, letter, second_burial, walk
 from tests.conformance.erasing_contract import LetterErasingContract
 from tests.conformance.groups_contract import LetterGroupContract
+from tests.conformance.retention_contract import LATER, LetterRetentionContract, end, over
 from tests.conformance.search_contract import LetterSearchContract
 from tests.conformance.several_contract import SeveralLettersContract
 from tests.support.sockets import Cutter, free_port
@@ -65,6 +66,10 @@ class TestLetterErasing(LetterErasingContract):
     pass
 
 
+class TestLetterRetention(LetterRetentionContract):
+    pass
+
+
 def replay_all(url, namespace, name, barrier, outcome):
     """Run in a process of its own: try to replay every letter."""
     store = redis_store(url, namespace)
@@ -99,6 +104,88 @@ def test_two_processes_replay_each_letter_once(redis_letters, redis_url, namespa
 
     stored = [redis_letters.get(f"l-{number}").replay_task_id for number in range(LETTERS_OF_EACH_PROCESS)]
     assert sorted(stored) == sorted(won)
+
+
+def remove_all(url, namespace, barrier, outcome):
+    """Run in a process of its own: remove what is over."""
+    store = redis_store(url, namespace)
+    barrier.wait(30)
+    names = [f"l-{number}" for number in range(LETTERS_OF_EACH_PROCESS)]
+    outcome.put(sum(store.remove([name], LATER) for name in names))
+
+
+def bury_all(url, namespace, barrier, outcome):
+    """Run in a process of its own: the work of every letter dies again."""
+    store = redis_store(url, namespace)
+    barrier.wait(30)
+    for number in reversed(range(LETTERS_OF_EACH_PROCESS)):
+        store.bury(second_burial(id=f"l-{number}"))
+    outcome.put(0)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("other", [remove_all, bury_all])
+def test_processes_that_purge_and_fail_lose_no_failure_and_count_each_letter_once(
+    redis_letters, redis_url, namespace, other
+):
+    """A daily purge on two hosts, and a storm in the middle of it."""
+    names = [f"l-{number}" for number in range(LETTERS_OF_EACH_PROCESS)]
+    for name in names:
+        end(redis_letters, name)
+    context = multiprocessing.get_context("spawn")
+    barrier, outcome = context.Barrier(2), context.Queue()
+    given = (redis_url, namespace, barrier, outcome)
+
+    processes = [context.Process(target=act, args=given) for act in (remove_all, other)]
+    for process in processes:
+        process.start()
+    removed = outcome.get(timeout=30) + outcome.get(timeout=30)
+    for process in processes:
+        process.join()
+    outcome.close()
+    outcome.join_thread()
+
+    found = [redis_letters.get(name) for name in names]
+    if other is bury_all:
+        assert ["open"] * len(names) == [each.state for each in found]
+        assert {"open": len(names)} == redis_letters.get_group(second_burial().fingerprint).counts
+    else:
+        assert ([None] * len(names), len(names)) == (found, removed)
+    assert {} == redis_letters.get_group(letter().fingerprint).counts
+
+
+@pytest.mark.redis
+def test_letter_that_an_older_version_has_closed_is_kept_until_it_is_regrouped(redis_letters, redis_client, namespace):
+    """Its end is in its history, and in no index."""
+    end(redis_letters)
+    redis_client.delete(Keys(namespace).letters_over)
+    before = over(redis_letters)
+
+    redis_letters.regroup("l-1")
+
+    assert ([], ["l-1"]) == (before, over(redis_letters))
+
+
+@pytest.mark.redis
+def test_letter_that_an_older_version_has_opened_again_stays(redis_letters, redis_client, namespace):
+    """It knows no index of what is over, and leaves the letter in it."""
+    end(redis_letters)
+    redis_letters.bury(second_burial())
+    redis_client.zadd(Keys(namespace).letters_over, {"l-1": NOON})
+
+    assert ["l-1"] == over(redis_letters)
+    assert 0 == redis_letters.remove(["l-1"], LATER)
+    assert redis_letters.get("l-1").state == "open"
+
+
+@pytest.mark.redis
+def test_nothing_is_left_of_what_was_removed(redis_letters, redis_client, namespace):
+    """A server fills with the names of what is gone."""
+    end(redis_letters)
+    redis_letters.remove(["l-1"], LATER)
+    redis_letters.remove_group(letter().fingerprint, LATER)
+
+    assert [] == list(redis_client.scan_iter(f"*{namespace}*"))
 
 
 @pytest.fixture
@@ -160,6 +247,9 @@ CALLS = {
     "discard": lambda store: store.discard("l-1", "ana", "obsolete", NOON),
     "archive": lambda store: store.archive(["l-1"], "ana", "old", NOON),
     "restore": lambda store: store.restore(["l-1"], "ana", NOON),
+    "over": lambda store: store.over(NOON),
+    "remove": lambda store: store.remove(["l-1"], NOON),
+    "remove_group": lambda store: store.remove_group("g", NOON),
     "add_note": lambda store: store.add_note("l-1", "note", "ana", "", NOON),
 }
 

@@ -114,7 +114,7 @@ def test_another_app_can_be_named(tmp_path):
     named = project.manage("safeguards", "-A", "proj.other", "store", "purge", "--json")
     missing = project.manage("safeguards", "-A", "proj.no_such", "store", "purge")
 
-    assert {"namespace": "other", "deleted": 0} == json.loads(named.stdout)
+    assert {"namespace": "other", "deleted": 0, "letters": 0, "groups": 0} == json.loads(named.stdout)
     assert (1, False) == (missing.returncode, "Traceback" in missing.stderr)
 
 
@@ -160,6 +160,32 @@ print(StartCount.objects.update(expires_us=1))
 
     assert (0, 1) == (done.returncode, json.loads(done.stdout)["deleted"]), done.stderr
     assert "1 rows are deleted" in done.stderr
+
+
+def test_purge_removes_letters_that_have_been_over_for_as_long_as_the_settings_say(project):
+    """A project that has set ninety days would find letters of years, or miss those of last week."""
+    code = """
+import time
+from dataclasses import replace
+from celery_safeguards.wiring import Wiring
+letters = Wiring.of(proj.app).letters
+(one, *_) = letters.list(limit=1).letters
+letters.bury(replace(one, id="old-open"))
+for name, days in (("old", 91), ("new", 88.49)):
+    letters.bury(replace(one, id=name))
+    letters.close(name, "it succeeded", time.time() - days * 86_400)
+"""
+    made = project.python(code)
+    assert 0 == made.returncode, made.stderr
+
+    shown = project.manage("safeguards", "dead", "show", "new")
+    done = project.manage("safeguards", "store", "purge", "--json")
+    left = project.manage("safeguards", "dead", "list", "--state", "any", "--json")
+
+    assert (1, 0) == (json.loads(done.stdout)["letters"], json.loads(done.stdout)["groups"]), done.stderr
+    names = {letter["id"] for letter in json.loads(left.stdout)["letters"]}
+    assert ({"old-open", "new"}, "old" in names) == (names & {"old-open", "new"}, False)
+    assert "for another 1 d 12 h" in shown.stdout
 
 
 def test_check_asks_and_explains_as_the_celery_command_does(tmp_path):

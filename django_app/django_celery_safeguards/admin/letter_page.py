@@ -11,7 +11,7 @@ from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
 from django_celery_safeguards.admin.payload import NEEDED, history_of, is_shown, payload
-from django_celery_safeguards.admin.shown import playbook_for, seen_text
+from django_celery_safeguards.admin.shown import kept_for, playbook_for, seen_text
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
 from django_celery_safeguards.sql import row_id
@@ -29,6 +29,7 @@ _READABLE = (
                 "group_shown",
                 "playbook",
                 "failures",
+                "kept",
             )
         },
     ),
@@ -117,6 +118,11 @@ class LetterPage:
             rows += [("in release", letter.release)] if letter.release else []
             rows += [("starts without an outcome", letter.lost_starts), ("deliveries", letter.deliveries)]
         return presenting.pairs(rows)
+
+    @admin.display(description="kept")
+    def kept(self, obj: Any) -> str:
+        """How long it still is, and why."""
+        return kept_for(letter_of(obj))
 
     @admin.display(description="would it be sent")
     def outlook_shown(self, obj: Any) -> SafeString | str:

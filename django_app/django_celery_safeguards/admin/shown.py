@@ -1,12 +1,15 @@
 """Whose rows the admin shows: those of the store that the project's Celery app uses."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from celery_safeguards.conf import Settings
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.masking import FAILED
 from celery_safeguards.deadletter.playbook import playbook_of
+from celery_safeguards.deadletter.retention import kept_in_words
 from celery_safeguards.deadletter.search import Search
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.pipeline.indexing import redaction_of
@@ -69,6 +72,11 @@ def shown_store() -> Shown:
             "app, import that one in the project's __init__.py."
         )
     return Shown(alias=alias, namespace=stored_namespace(settings.namespace))
+
+
+def kept_for(letter: Letter) -> str:
+    """Return how long a letter is still kept, in words; see `kept_in_words`."""
+    return kept_in_words(letter, Settings.of(current_app()).letter_retention_seconds, time.time())
 
 
 def playbook_for(fingerprint: str, task: str, kind: str) -> str:
