@@ -16,10 +16,10 @@ Redis: one client for each process, scripts from `.lua` files, one builder of ke
 | `{sg:<ns>:0}:group:v1:<fingerprint>` | hash | one group of letters: its counts, what people say of it | never |
 | `{sg:<ns>:0}:groups:v1` | sorted set | fingerprints by time | never |
 | `{sg:<ns>:0}:group-letters:v1:<fingerprint>` | sorted set | ids of a group's letters by time | never |
-| `{sg:<ns>:0}:job:v1:<id>` | hash | one replay of many letters | never |
+| `{sg:<ns>:0}:job:v1:<id>` | hash | one replay of many letters | purged |
 | `{sg:<ns>:0}:job-letters:v1:<id>` | list | its letters, 500 in each entry | with its end |
-| `{sg:<ns>:0}:job-of-group:v1:<fingerprint>` | string | the last job of a group | never |
-| `{sg:<ns>:0}:jobs:v1` | sorted set | ids of jobs by time | never |
+| `{sg:<ns>:0}:job-of-group:v1:<fingerprint>` | string | the last job of a group | with that job |
+| `{sg:<ns>:0}:jobs:v1` | sorted set | ids of jobs by time | each with its job |
 | `{sg:<ns>:0}:term:v1:<term>` | sorted set | ids of the letters that are found by it, by time | with the last of them |
 
 All keys of a namespace share a hash tag, so that one script can touch several of them on a cluster. Retention is the

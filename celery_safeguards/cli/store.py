@@ -57,9 +57,10 @@ def init(ctx: click.Context, yes: bool) -> None:
 @click.pass_context
 def purge(ctx: click.Context, batch: int, as_json: bool) -> None:
     """
-    Delete what is over: dead letters that were closed or discarded safeguards_letter_retention_seconds ago, and groups
-    that have none any more; in a database also records past their retention, counts of lost starts, and locks that
-    nobody has used for a day (in Redis these expire by themselves).
+    Delete what is over: dead letters that were closed or discarded safeguards_letter_retention_seconds ago, groups
+    that have none any more, and replay jobs past safeguards_job_retention_seconds; in a database also records past
+    their retention, counts of lost starts, and locks that nobody has used for a day (in Redis these expire by
+    themselves).
 
     Safe while workers run, when interrupted, and beside another purge. Letters of work that is not over stay, with the
     records of their work, however old they are. Say once a day.
@@ -67,10 +68,21 @@ def purge(ctx: click.Context, batch: int, as_json: bool) -> None:
     wiring = Wiring.of(ctx.obj.app)
     deleted = wiring.admission.purge(batch) if isinstance(wiring.admission, _Purges) else None
     gone = purge_letters(wiring, batch)
+    jobs = _purge_jobs(wiring, batch)
     if as_json:
-        counts = {"deleted": deleted or 0, "letters": gone.letters, "groups": gone.groups}
+        counts = {"deleted": deleted or 0, "letters": gone.letters, "groups": gone.groups, "jobs": jobs}
         print_json({"namespace": wiring.settings.namespace, **counts})
     rows = "records and locks expire by themselves" if deleted is None else f"{deleted} rows are deleted"
     kept = "" if wiring.settings.letter_retention_seconds else " (letters are kept for ever, as the settings say)"
-    where = f"namespace {wiring.settings.namespace!r}"
-    complain(f"{where}: {rows}; {gone.letters} letters and {gone.groups} groups are removed{kept}")
+    removed = f"{gone.letters} letters and {gone.groups} groups are removed{kept}, and {jobs} replay jobs"
+    complain(f"namespace {wiring.settings.namespace!r}: {rows}; {removed}")
+
+
+def _purge_jobs(wiring: Wiring, batch: int) -> int:
+    """Delete replay jobs that were over long ago, in any store."""
+    made_before = wiring.clock.wall_seconds() - wiring.settings.job_retention_seconds
+    deleted = gone = wiring.jobs.purge(made_before, batch)
+    while gone == batch:
+        gone = wiring.jobs.purge(made_before, batch)
+        deleted += gone
+    return deleted

@@ -49,6 +49,16 @@ class MemoryJobStore:
                 self._parts.pop(job_id, None)
             return changed
 
+    def purge(self, made_before_seconds: float, limit: int) -> int:
+        """See `JobStore.purge`."""
+        with self._lock:
+            old = [job for job in self._jobs.values() if job.is_over and job.created_seconds < made_before_seconds]
+            gone = sorted(old, key=lambda job: job.created_seconds)[:limit]
+            for job in gone:
+                del self._jobs[job.id]
+                self._parts.pop(job.id, None)
+            return len(gone)
+
     def picked(self, job_id: str, part: int) -> Sequence[Picked]:
         """See `JobStore.picked`."""
         with self._lock:

@@ -2,7 +2,7 @@
 Replay jobs in Redis: one hash for each job, its letters in a list, and all jobs in a sorted set.
 
 Every change is one script that compares the job's version, as with letters. A job's letters go with its end; the job
-itself stays.
+itself stays until it is purged.
 """
 
 import uuid
@@ -24,6 +24,9 @@ from celery_safeguards.jobs.store import JobPage
 _CREATE = Script.of("jobs/create_job.lua")
 _CHANGE = Script.of("jobs/change_job.lua")
 _READ = Script.of("jobs/read_jobs.lua")
+_PURGE = Script.of("jobs/purge_job.lua")
+_LOOKED_AT = 1_000
+"""Jobs that a purge looks at: those that are not over for as long are few."""
 
 
 class RedisJobStore:
@@ -74,6 +77,23 @@ class RedisJobStore:
             written = [uuid.uuid4().hex, version, changed.to_json(), *marks]
             if self._client.run(_CHANGE, self._keys_of(job_id), written):
                 return changed
+
+    def purge(self, made_before_seconds: float, limit: int) -> int:
+        """See `JobStore.purge`."""
+        gone = 0
+        older = self._client.run(_READ, [self._keys.jobs], ["older", _LOOKED_AT, repr(made_before_seconds)])
+        for job_id in older:
+            if gone >= limit:
+                break
+            try:
+                job = self.get(job_id)
+            except JobUnreadable:
+                continue
+            if job is not None and job.is_over:
+                keys = [*self._keys_of(job_id), self._keys.jobs]
+                keys += [self._keys.job_of_group(job.fingerprint)] if job.fingerprint else []
+                gone += self._client.run(_PURGE, keys, [job_id])
+        return gone
 
     def picked(self, job_id: str, part: int) -> Sequence[Picked]:
         """See `JobStore.picked`."""

@@ -63,6 +63,14 @@ class JobStore(Protocol):
         """
         ...
 
+    def purge(self, made_before_seconds: float, limit: int) -> int:
+        """
+        Delete jobs that are over and were made before a time, the oldest first; return how many.
+
+        One that is not over stays, however old it is, and one that cannot be read.
+        """
+        ...
+
     def picked(self, job_id: str, part: int) -> Sequence[Picked]:
         """Return the letters of one part, `PART_SIZE` of them or what is left; none: there are no more."""
         ...

@@ -18,6 +18,7 @@ from celery_safeguards.wiring import Wiring
 
 _LETTERS_A_TRIP = 50
 _LEAST_STOP = 10
+_PURGED_WITH_ONE = 100
 
 
 class NothingChosen(SafeguardsError):
@@ -113,6 +114,8 @@ def make_job(
             letters.sort(key=lambda seen_and_picked: seen_and_picked[0])
     stop_at = max(_LEAST_STOP, len(letters) // 10) if stop_at is None else stop_at
     job = ReplayJob(total=len(letters), stop_at=stop_at, **made)
+    # A hundred old ones go with each new one: so nobody has to remember it.
+    wiring.jobs.purge(now - wiring.settings.job_retention_seconds, _PURGED_WITH_ONE)
     wiring.jobs.create(job, [picked for _, picked in letters])
     return job
 

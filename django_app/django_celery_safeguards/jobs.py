@@ -10,6 +10,7 @@ from typing import Any
 
 from celery_safeguards.clock import to_us
 from celery_safeguards.jobs.job import (
+    OVER,
     JobChange,
     JobUnderWay,
     JobUnreadable,
@@ -22,7 +23,7 @@ from celery_safeguards.jobs.job import (
 from celery_safeguards.jobs.store import JobPage
 from django_celery_safeguards.house import House
 from django_celery_safeguards.models import NAME_CHARS
-from django_celery_safeguards.sql import row_id, shown
+from django_celery_safeguards.sql import parameters, row_id, shown
 
 _COLUMNS = ("job_id", "status", "who", "chosen", "fingerprint", "created_us", "job", "under_way", "namespace")
 
@@ -92,6 +93,24 @@ class OrmJobStore:
             if changed.forgets_letters:
                 cursor.execute(tables.job_parts.delete(by=("job_row",)), [self._id(job_id)])
             return changed
+
+        return self._house.connection.transact(act)
+
+    def purge(self, made_before_seconds: float, limit: int) -> int:
+        """See `JobStore.purge`."""
+        tables, over = self._house.tables, sorted(OVER)
+        made, status = tables.jobs.list(["created_us"]), f"{tables.jobs.list(['status'])} IN ({parameters(len(over))})"
+        where = f"{tables.jobs.are(['namespace'])} AND {made} < %s AND {status}"
+        oldest = f"ORDER BY {made} LIMIT {int(limit)}"
+        select = f"SELECT {tables.jobs.list(['id'])} FROM {tables.jobs.name} WHERE {where} {oldest}"
+
+        def act(cursor: Any) -> int:
+            cursor.execute(select, [self._house.namespace, to_us(made_before_seconds), *over])
+            ids = [row[0] for row in cursor.fetchall()]
+            for each in ids:
+                cursor.execute(tables.job_parts.delete(by=("job_row",)), [each])
+                cursor.execute(tables.jobs.delete(), [each])
+            return len(ids)
 
         return self._house.connection.transact(act)
 

@@ -306,6 +306,17 @@ def test_whoever_may_not_replay_can_do_nothing_with_jobs(desk, letters, person):
     assert desk.queued() == 0
 
 
+def test_whoever_may_not_see_the_letters_does_not_send_them_all(desk, letters):
+    """The form says how many there are and what each would become: that is what lists are for."""
+    with desk.client("all-but-view_deadletter") as client:
+        group = client.get(desk.path_of_group(letters[0]))
+        asked = [client.get(START), client.post(START, data=ASKED), client.post(START, data={**ASKED, "look": "1"})]
+
+    assert (group.status_code, [answer.status_code for answer in asked]) == (200, [403] * 3)
+    assert "start/" not in group.text
+    assert jobs_of(desk, letters) == []
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "cancel"])
 def test_nothing_is_done_by_a_link_or_without_a_token(desk, letters, verb):
     job = made(desk, letters)

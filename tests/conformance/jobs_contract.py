@@ -109,6 +109,30 @@ class ReplayJobContract:
 
         assert jobs.get("j-2").status == "running"
 
+    def test_jobs_that_were_over_long_ago_are_purged_the_oldest_first(self, jobs):
+        """A desk of three years lists ten thousand replays of causes that nobody remembers."""
+        for number, status in enumerate(["done", "cancelled", "done", "paused", "stopped", "running", "done"]):
+            made = job(f"j-{number}", created_seconds=NOON + number, fingerprint=f"{number}" * 32)
+            jobs.create(made, picked())
+            jobs.change(made.id, lambda stored, status=status: replace(stored, status=status))
+
+        assert jobs.purge(NOON + 6, 2) == 2
+        assert [each.id for each in jobs.list().jobs] == ["j-6", "j-5", "j-4", "j-3", "j-2"]
+        assert (jobs.purge(NOON + 6, 2), jobs.purge(NOON + 6, 2)) == (1, 0)
+        assert [each.id for each in jobs.list().jobs] == ["j-6", "j-5", "j-4", "j-3"]
+        assert (jobs.get("j-0"), list(jobs.picked("j-1", 0))) == (None, [])
+        assert jobs.picked("j-3", 0) == picked()
+
+    def test_a_group_whose_job_was_purged_can_have_another(self, jobs):
+        jobs.create(job(fingerprint="f" * 32), picked())
+        jobs.change("j-1", lambda stored: replace(stored, status="done"))
+        jobs.purge(NOON + 1, 10)
+
+        jobs.create(job("j-2", fingerprint="f" * 32), picked())
+        assert jobs.purge(NOON + 1, 10) == 0
+        with pytest.raises(JobUnderWay):
+            jobs.create(job("j-3", fingerprint="f" * 32), picked())
+
     def test_of_twenty_jobs_of_a_group_made_at_once_one_is(self, jobs):
         """Two people who see the same page press the same button."""
         made, errors = race(

@@ -95,6 +95,17 @@ def test_everything_of_jobs_is_kept_under_the_namespace(redis_jobs, redis_client
     assert kept == set(redis_client.scan_iter(f"*{namespace}*"))
 
 
+@pytest.mark.redis
+def test_of_jobs_that_are_purged_nothing_is_kept(redis_jobs, redis_client, namespace):
+    """A key for each replay there ever was is a leak that is found after years."""
+    for number in range(3):
+        redis_jobs.create(job(f"j-{number}", fingerprint=f"{number}" * 32), picked())
+        redis_jobs.change(f"j-{number}", declared("cancelled", "bob", NOON))
+
+    assert redis_jobs.purge(NOON + 1, 10) == 3
+    assert set(redis_client.scan_iter(f"*{namespace}*")) == set()
+
+
 @pytest.mark.parametrize(
     "call",
     [

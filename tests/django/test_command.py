@@ -114,7 +114,7 @@ def test_another_app_can_be_named(tmp_path):
     named = project.manage("safeguards", "-A", "proj.other", "store", "purge", "--json")
     missing = project.manage("safeguards", "-A", "proj.no_such", "store", "purge")
 
-    assert {"namespace": "other", "deleted": 0, "letters": 0, "groups": 0} == json.loads(named.stdout)
+    assert {"namespace": "other", "deleted": 0, "letters": 0, "groups": 0, "jobs": 0} == json.loads(named.stdout)
     assert (1, False) == (missing.returncode, "Traceback" in missing.stderr)
 
 

@@ -128,7 +128,7 @@ class StartsReplays:
 
 
 def may_start(request: Any) -> bool:
-    """Whether whoever asks may begin a replay of many letters, and look at it."""
+    """Whether whoever asks may see the letters, send them, and look at the job."""
     seen = ("view_deadletter", "view_replayjob")
     return REPLAY.is_allowed(request) and request.user.has_perms([f"django_celery_safeguards.{each}" for each in seen])
 

@@ -477,6 +477,17 @@ def test_options_that_cannot_hold_are_refused_before_anything_is_kept(shop, opti
     assert wiring(shop).jobs.list().jobs == ()
 
 
+def test_a_new_job_takes_old_ones_away(shop, clock):
+    """Where nothing expires by itself, nobody remembers to tidy up."""
+    letters = dead(shop, 3)
+    for letter in letters[:2]:
+        run_job(shop.app, make_job(shop.app, named([letter.id]), "ann").id)
+    clock.now += wiring(shop).settings.job_retention_seconds + 1
+    left = make_job(shop.app, named([letters[2].id]), "ann")
+
+    assert [each.id for each in wiring(shop).jobs.list().jobs] == [left.id]
+
+
 def test_nothing_to_replay_is_said(shop):
     with pytest.raises(NothingChosen, match="there are none"):
         make_job(shop.app, EVERYTHING, "ann")
