@@ -58,9 +58,21 @@ def login_name() -> str | None:
         return None
 
 
+def require_name(ctx: click.Context, option: click.Parameter, name: str | None) -> str:
+    """Ask for a name where there is none: `required` takes a default of None for one (click 8.5)."""
+    if name is None:
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return name
+
+
 in_group = click.option("--group", "fingerprint", metavar="GROUP", help="Only letters of this group.")
 by_whom = click.option(
-    "--by", "who", default=login_name, show_default="your login name", help="Your name, for the letter's history."
+    "--by",
+    "who",
+    default=login_name,
+    callback=require_name,
+    show_default="your login name",
+    help="Your name, for the letter's history.",
 )
 
 

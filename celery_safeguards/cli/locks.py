@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_safeguards._names import host_name
-from celery_safeguards.cli.dead import as_json, login_name
+from celery_safeguards.cli.dead import as_json, login_name, require_name
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.owners import find_out
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
@@ -78,7 +78,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--override", is_flag=True, help="Also if its owner may be alive: two may then work at once.")
 @click.option("--reason", help="Why, for the log; --override needs one.")
-@click.option("--by", "by", default=login_name, required=True, help="Your name, for the log.")
+@click.option("--by", "by", default=login_name, callback=require_name, help="Your name, for the log.")
 @as_json
 @click.pass_context
 def release(ctx: click.Context, *, name: str, override: bool, reason: str | None, by: str, as_json: bool) -> None:

@@ -26,6 +26,7 @@ may_run_twice = click.option("--yes-it-may-run-twice", is_flag=True, help="Conse
 @happened
 @did_not_happen
 @may_run_twice
+@click.option("--reason", default="", help="Why, for the letters' histories; of several letters it is required.")
 @as_json
 @click.pass_context
 def replay(
@@ -36,6 +37,7 @@ def replay(
     happened: str | None,
     did_not_happen: bool,
     yes_it_may_run_twice: bool,
+    reason: str,
     as_json: bool,
 ) -> None:
     """
@@ -46,8 +48,11 @@ def replay(
     verdict = _verdict(happened, did_not_happen)
     if isinstance(verdict, Happened) and len(letter_ids) > 1:
         raise click.UsageError("--happened records one result: give one ID")
+    if len(letter_ids) > 1 and not reason.strip():
+        raise click.UsageError("give --reason: it goes into the letters' histories")
     results = []
-    for result in replay_many(ctx.obj.app, letter_ids, who, verdict=verdict, may_run_twice=yes_it_may_run_twice):
+    said: dict[str, Any] = {"verdict": verdict, "may_run_twice": yes_it_may_run_twice, "reason": reason}
+    for result in replay_many(ctx.obj.app, letter_ids, who, **said):
         results.append(result)
         if not as_json:
             _print_result(result)

@@ -56,7 +56,7 @@ def replays() -> None:
 @click.option("--task", help="With --all: only this task's.")
 @click.option("--kind", type=KINDS, help="With --all: only failures of this kind.")
 @by_whom
-@click.option("--reason", default="", help="Why, for the history of each letter.")
+@click.option("--reason", default="", help="Why, for the history of each letter; a dry run needs none.")
 @click.option("--per-second", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
 @click.option(
     "--at-once",
@@ -130,6 +130,8 @@ def start(
         raise click.UsageError("--task and --kind choose from --all")
     if (is_each or ask_most) and not dry_run:
         raise click.UsageError("--each and --ask go with --dry-run")
+    if not dry_run and not reason.strip():
+        raise click.UsageError("give --reason: it goes into the letters' histories")
     app = ctx.obj.app
     matching = Choice(fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
     choice = named(letter_ids) if letter_ids else matching

@@ -22,7 +22,7 @@ def test_replay_tells_the_result_of_each_letter(cli, app, bury):
     bury("one")
     bury("two", effect_possible=True)
 
-    replayed = cli("dead", "replay", "one", "two", "none", "--by", "ann", "--json")
+    replayed = cli("dead", "replay", "one", "two", "none", "--by", "ann", "--reason", "mended", "--json")
     results = json.loads(replayed.stdout)["results"]
 
     assert replayed.exit_code == 1
@@ -38,6 +38,32 @@ def test_replay_under_the_login_name(cli, app, bury, monkeypatch):
     cli("dead", "replay", "letter-1")
 
     assert Wiring.of(app).letters.get("letter-1").history[0].who == "night-shift"
+
+
+def test_whoever_has_no_name_is_asked_for_one(cli, app, bury, monkeypatch):
+    """A process of a container may have none, and a history of nobody is none."""
+
+    def nobody():
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    bury()
+
+    for words in (["dead", "replay", "letter-1"], ["replays", "start", "--all", "--reason", "mended"]):
+        refused = cli(*words)
+        assert (refused.exit_code, "--by" in refused.stderr) == (2, True)
+    assert state_of(app, "letter-1") == "open"
+
+
+def test_a_reason_is_in_the_history_of_each_letter(cli, app, bury):
+    bury("one")
+    bury("two")
+
+    cli("dead", "replay", "one", "two", "--by", "ann", "--reason", "the bank is back")
+
+    for letter_id in ("one", "two"):
+        said = next(each for each in Wiring.of(app).letters.get(letter_id).history if each.what == "replay asked")
+        assert (said.who, said.detail.partition(": ")[2]) == ("ann", "the bank is back")
 
 
 def test_verdict_of_happened_travels_with_the_message(cli, app, bury):
@@ -57,7 +83,9 @@ def test_verdict_of_happened_travels_with_the_message(cli, app, bury):
     "words",
     [
         [],
-        ["letter-1", "letter-2", "--happened", "1"],
+        ["letter-1", "letter-2", "--happened", "1", "--reason", "seen"],
+        ["letter-1", "letter-2"],
+        ["letter-1", "letter-2", "--reason", " "],
         ["letter-1", "--happened", "1", "--did-not-happen"],
         ["letter-1", "--happened", "paid"],
         ["letter-1", "--by", " "],

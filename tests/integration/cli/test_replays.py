@@ -42,7 +42,7 @@ def worker(app):
 
 
 def started(cli, *words):
-    return cli("replays", "start", "--by", "ann", "--yes", *words)
+    return cli("replays", "start", "--by", "ann", "--reason", "the bank is back", "--yes", *words)
 
 
 def state_of(app, letter_id):
@@ -100,7 +100,7 @@ def test_it_asks_before_it_sends(cli, app, bury):
     """The arrow key and Enter brought the command back from yesterday."""
     bury()
 
-    asked = cli("replays", "start", "--all", "--by", "ann", text="n\n")
+    asked = cli("replays", "start", "--all", "--by", "ann", "--reason", "mended", text="n\n")
 
     assert asked.exit_code == 1
     assert "Replay 1 letters (all open letters)?" in asked.stderr
@@ -301,6 +301,7 @@ def test_ctrl_c_leaves_the_job_to_be_gone_on_with(cli, app, bury, plain, signal_
         ["--all", "--by", " "],
         ["--all", "--order", "random"],
         ["--all", "--each"],
+        ["--all", "--reason", " "],
         ["--all", "--ask", "5"],
         ["--all", "--dry-run", "--ask", "0"],
     ],
@@ -313,7 +314,7 @@ def test_words_that_make_no_sense_together_change_nothing(cli, app, bury, words)
 
 
 def test_nothing_to_replay_is_exit_code_1(cli):
-    assert cli("replays", "start", "--group", "f" * 32, "--by", "ann", "--yes").exit_code == 1
+    assert started(cli, "--group", "f" * 32).exit_code == 1
     assert cli("replays", "list").exit_code == 1
     for verb in ("show", "run"):
         assert cli("replays", verb, "absent").exit_code == 1
