@@ -2,11 +2,14 @@
 The stores of replay jobs against their contract, and what is true of Redis and of tables alone.
 """
 
+from collections import Counter
+
 import pytest
+from billiard.context import ForkContext
 
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.jobs.job import JobUnreadable, declared, taken
+from celery_safeguards.jobs.job import JobUnderWay, JobUnreadable, declared, taken
 from celery_safeguards.jobs.redis import RedisJobStore
 from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON
@@ -22,6 +25,65 @@ def jobs(request):
 
 class TestJobStores(ReplayJobContract):
     pass
+
+
+# --- processes
+
+PROCESSES, ROUNDS = 4, 25
+# The pool of a worker forks as well, with threads in its main process.
+may_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+
+
+def make_jobs(under_test, number, barrier, outcome):
+    """Run in a forked child: make a job of each group, all children at the same instant."""
+    for group in range(ROUNDS):
+        made = job(f"j-{group}-{number}", fingerprint=f"{group:032}")
+        barrier.wait(30)
+        try:
+            under_test.jobs.create(made, picked())
+        except JobUnderWay as error:
+            outcome.put((group, error.job_id, False))
+        else:
+            outcome.put((group, made.id, True))
+    if hasattr(under_test, "house"):
+        under_test.house.connection.close()
+
+
+@may_fork
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("redis", marks=pytest.mark.redis),
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ],
+)
+def test_of_processes_that_make_a_job_of_one_group_at_once_one_does(request, name):
+    """Two web processes have no lock in common but the store's: two jobs would send each letter of a group twice."""
+    context = ForkContext()
+    with stores.opened(request, name) as under_test:
+        under_test.jobs.list()
+        barrier, outcome = context.Barrier(PROCESSES), context.Queue()
+        children = [
+            context.Process(target=make_jobs, args=(under_test, number, barrier, outcome))
+            for number in range(PROCESSES)
+        ]
+        for child in children:
+            child.start()
+        found = [outcome.get(timeout=60) for _ in range(PROCESSES * ROUNDS)]
+        for child in children:
+            child.join()
+        kept = Counter(each.fingerprint for each in under_test.jobs.list(1000).jobs)
+
+    assert [child.exitcode for child in children] == [0] * PROCESSES
+    assert kept == {f"{group:032}": 1 for group in range(ROUNDS)}
+    # All are told of the same one.
+    assert len({(group, job_id) for group, job_id, _ in found}) == ROUNDS
+    assert sum(is_made for _, _, is_made in found) == ROUNDS
+    assert len({job_id.rpartition("-")[2] for _, job_id, is_made in found if is_made}) > 1
+
+
+# --- Redis
 
 
 def redis_store(url, namespace):
