@@ -4,10 +4,12 @@ A replay of many letters from the pages: looked at, tried with a few, followed l
 
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from celery_safeguards.jobs.job import taken
+from celery_safeguards.jobs.tempo import Tempo
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, press, told
 
@@ -267,6 +269,20 @@ def test_without_scripts_the_page_loads_itself(log_in, desk, letters):
     assert refresh == "5"
     assert page.locator('meta[http-equiv="refresh"]').count() == 0
     assert jobs_of(desk, letters)[0].status == "cancelled"
+
+
+def test_a_page_says_how_slow_its_job_goes_and_why(log_in, desk, letters):
+    """Whoever watches would take it for stuck."""
+    job = made(desk, letters, per_second="20")
+    tempo = Tempo(share=0.125, failing=0.7, answers=20.0)
+    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, tempo=tempo)))
+    page = log_in("vera")
+
+    page.goto(desk.url + path_of(desk, job))
+
+    said = page.locator("#sg-live").inner_text()
+    assert "20 a second, at most 100 on their way" in said
+    assert "slowed to 12.5% of it: 70% of the latest 20 failed again; just now 2.5 a second, at most 12" in said
 
 
 def test_a_job_that_nobody_runs_can_be_given_to_a_worker(log_in, desk, letters):

@@ -51,10 +51,10 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         if obj is not None and job is None:
             return ((None, {"fields": ("job_id", "problem")}),)
         is_in_doubt = job is not None and (job.unsure or (job.status == "cancelled" and not job.settled))
-        how_it_goes = ("status_shown", "progress_shown", "sent_shown", "not_sent_shown")
+        how_it_goes = ("status_shown", "progress_shown", "pace_shown", "sent_shown", "not_sent_shown")
         return (
             (None, {"fields": (*how_it_goes, "in_doubt_shown") if is_in_doubt else how_it_goes}),
-            ("As it was asked for", {"fields": ("chosen_shown", "who_shown", "pace_shown", "stops_shown", "job_id")}),
+            ("As it was asked for", {"fields": ("chosen_shown", "who_shown", "stops_shown", "job_id")}),
         )
 
     def get_urls(self) -> list[Any]:
