@@ -24,6 +24,7 @@ from celery_safeguards.cli.dead import dead
 from celery_safeguards.cli.editing import edit_letter
 from celery_safeguards.cli.erasing import erase_data
 from celery_safeguards.cli.exits import ExitCodes
+from celery_safeguards.cli.exporting import export_letters
 from celery_safeguards.cli.groups import list_groups, regroup, show_group, triage
 from celery_safeguards.cli.health import health
 from celery_safeguards.cli.ingesting import ingest
@@ -50,7 +51,7 @@ safeguards: click.Group = click.group(name="safeguards", cls=ExitCodes)(
 )
 for _command in (edit_letter, erase_data, ingest, list_groups, regroup, replay, resume_letter, show_group, triage):
     dead.add_command(_command)
-for _command in (archive, restore):
+for _command in (archive, export_letters, restore):
     dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)

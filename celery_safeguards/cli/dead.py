@@ -9,23 +9,21 @@ from typing import Any
 import click
 
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.narrowing import Narrowed, narrowing
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
-from celery_safeguards.deadletter.letter import STATES, Letter
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
-from celery_safeguards.deadletter.search import Search
 from celery_safeguards.deadletter.store import Page
-from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.indexing import shown
-from celery_safeguards.printable import clean, clean_lines, when
+from celery_safeguards.printable import clean_lines, when
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.replay.outlook import Outlook, outlook
 from celery_safeguards.replay.plan import Need
 from celery_safeguards.wiring import Wiring
 
-KINDS = click.Choice([kind.value for kind in FailureKind])
 _SUMMARY = (
     *(
         "id",
@@ -65,7 +63,6 @@ def require_name(ctx: click.Context, option: click.Parameter, name: str | None) 
     return name
 
 
-in_group = click.option("--group", "fingerprint", metavar="GROUP", help="Only letters of this group.")
 by_whom = click.option(
     "--by",
     "who",
@@ -82,47 +79,17 @@ def dead() -> None:
 
 
 @dead.command(name="list")
-@click.option("--find", "text", metavar="TEXT", help="By a key, an id, or a value of any searchable argument, exactly.")
-@click.option("--argument", metavar="NAME=VALUE", help="By the value of a searchable argument, exactly.")
-@click.option(
-    "--state",
-    type=click.Choice([*STATES, "any"]),
-    help="Only letters in this state.  [default: open; of a search: any]",
-)
-@click.option("--task", help="Only this task's.")
-@click.option("--kind", type=KINDS, help="Only failures of this kind.")
-@in_group
+@narrowing
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", help="Go on from the cursor of an earlier page.")
 @as_json
 @click.pass_context
-def list_letters(
-    ctx: click.Context,
-    *,
-    text: str | None,
-    argument: str | None,
-    state: str | None,
-    task: str | None,
-    kind: str | None,
-    fingerprint: str | None,
-    limit: int,
-    before: str | None,
-    as_json: bool,
-) -> None:
+def list_letters(ctx: click.Context, /, *, limit: int, before: str | None, as_json: bool, **given: str | None) -> None:
     """List letters, the newest failure first: all, or what is searched for."""
     wiring = Wiring.of(ctx.obj.app)
-    terms, sought = _sought(wiring.search, text, argument)
-    state = state or ("any" if terms else "open")
-    wanted: Any = None if state == "any" else state
-    page = wiring.letters.list(
-        limit=limit,
-        before=before,
-        state=wanted,
-        task=task,
-        kind=FailureKind(kind) if kind else None,
-        fingerprint=fingerprint,
-        terms=terms,
-    )
+    narrowed = Narrowed(**given)
+    terms, sought = narrowed.sought(wiring.search)
+    page = wiring.letters.list(limit=limit, before=before, **narrowed.options(wiring.search))
     matched = {letter.id: wiring.search.matches(letter, sought) for letter in page.letters} if terms else {}
     page = replace(page, letters=tuple(shown(wiring, letter, ctx.obj.app.tasks) for letter in page.letters))
     if as_json:
@@ -177,25 +144,6 @@ def discard(ctx: click.Context, letter_id: str, who: str, reason: str) -> None:
     """Give up an open letter: it stays readable, is never sent again, and its key is free for a new publication."""
     give_up(ctx.obj.app, letter_id, who, reason)
     complain(f"letter {letter_id} is discarded")
-
-
-def _sought(search: Search, text: str | None, argument: str | None) -> tuple[tuple[str, ...], str]:
-    """Return the terms of what is searched for, and its text."""
-    if text is not None and argument is not None:
-        raise click.UsageError("--find and --argument: give one of them")
-    if argument is not None:
-        return terms_of_argument(search, argument), argument
-    if text is not None and not text.strip():
-        raise click.UsageError("--find: give a text")
-    return ((), "") if text is None else (search.terms_for(text), text)
-
-
-def terms_of_argument(search: Search, argument: str) -> tuple[str, ...]:
-    """Return the terms of NAME=VALUE."""
-    name, equals, value = argument.partition("=")
-    if not equals or not value.strip():
-        raise click.UsageError(f"--argument {clean(name, 80)}: give NAME=VALUE")
-    return search.argument_terms(name, value)
 
 
 def _summary(letter: Letter) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom, terms_of_argument
+from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.narrowing import terms_of_argument
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.erasing import NOT_COVERED, Found, Wanted, erase, find

@@ -200,6 +200,7 @@ class DeadLetter(models.Model):
             ("resolve_deadletter", "Can say whether a dead letter's work has happened"),
             ("edit_deadletter", "Can send an edited copy of a dead letter"),
             ("archive_deadletter", "Can archive and restore dead letter"),
+            ("export_deadletter", "Can export dead letters"),
         )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),

@@ -32,6 +32,7 @@ _KEY_TEXTS = {
     "groups": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td"),
     "group": (".sg-state", ".sg-box", ".sg-pairs th", ".sg-pairs td", ".object-tools a"),
     "triage": ("label", ".help", ".submit-row input"),
+    "export": ("label", ".help", ".submit-row input", ".submit-row a"),
     "edit": (".sg-json", ".help", "label", ".submit-row input", "#ahead li", "#ahead p", ".sg-history td"),
     "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td", ".sg-pages span", ".sg-jump label"),
     "job": (".sg-state", ".sg-pairs th", ".sg-pairs td", ".sg-buttons input"),
@@ -74,7 +75,8 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
     measured |= {("list", each): contrast(page, each) for each in _KEY_TEXTS["list"]}
     background = page.locator("body").evaluate(_COLOURS)[1]
     groups = {"groups": f"{GROUPS}?q={letter.fingerprint}", "group": desk.path_of_group(letter)}
-    for where, path in {**groups, "triage": desk.path_of_group(letter, "triage")}.items():
+    forms = {"triage": desk.path_of_group(letter, "triage"), "export": f"{LETTERS}export/?task={letter.task}"}
+    for where, path in {**groups, **forms}.items():
         page.goto(desk.url + path)
         measured |= {(where, each): contrast(page, each) for each in _KEY_TEXTS[where]}
     _check_an_edit(page, desk, desk.bury(task="desk.mail", effect_possible=True))
@@ -119,7 +121,8 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     start = f"{REPLAYS}start/?fingerprint={letter.fingerprint}"
     job = desk.store(lambda _: make_job(desk.app, Choice(task=letter.task), wide, reason=wide))
     replays = (REPLAYS, start, f"{REPLAYS}{row_id(desk.namespace, job.id)}/change/")
-    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter), *groups, *replays):
+    export = f"{LETTERS}export/?task={letter.task}"
+    for path in (LETTERS, RECORDS, LOCKS, desk.path_of(letter), export, *groups, *replays):
         page.goto(desk.url + path)
         widths[path] = page.evaluate("document.documentElement.scrollWidth")
     open_letter(page, desk, letter)

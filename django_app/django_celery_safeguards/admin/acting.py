@@ -55,7 +55,7 @@ class LetterActions:
 
     actions = (
         *("replay_selected", "replay_selected_at_a_pace"),
-        *("archive_selected", "restore_selected", "discard_selected"),
+        *("archive_selected", "restore_selected", "discard_selected", "export_selected"),
     )
     deed_url = "django_celery_safeguards_deadletter_deed"
 

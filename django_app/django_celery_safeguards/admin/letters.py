@@ -12,6 +12,7 @@ from celery_safeguards.deadletter.terms import name_term
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
 from django_celery_safeguards.admin.editing import LetterEditing
+from django_celery_safeguards.admin.exporting import LetterExport
 from django_celery_safeguards.admin.filters import (
     GroupFilter,
     KindFilter,
@@ -34,7 +35,7 @@ _FOUND_AT_MOST = 1_000
 _TASKS_AT_MOST = 500
 
 
-class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
+class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
     list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
@@ -89,16 +90,19 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterPage, ReadOnlyAdmin):
         return found
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
-        """Offer a replay of all open letters that the list is narrowed to, where a replay can be narrowed so."""
+        """Offer an export of what the list is narrowed to, and a replay where one can be narrowed so."""
         narrowed = {name: value for name, value in request.GET.items() if value and name not in PLACES}
         is_offered = may_start(request) and narrowed.pop("state", "open") == "open" and set(narrowed) <= NARROWED_BY
         tools = [("Replay all of these", start_link(self.admin_site, **narrowed))] if is_offered else []
+        if self.has_export_permission(request):
+            tools.append(("Export all of these", self.export_link(request)))
         return super().changelist_view(request, {"tools": tools, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
         """Add what can be done to letters; before the others, which take any path for an id."""
         return [
             path("do/<slug:deed>/", self.admin_site.admin_view(self.deed_view), name=self.deed_url),
+            *self.export_urls(),
             path("<str:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=self.edit_url),
             *super().get_urls(),
         ]

@@ -5,7 +5,7 @@ Creates the tables and the people: `python -m tests.browser.desk.seed`.
 import django
 
 PASSWORD = "night shift"
-_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive")
+_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive", "export")
 PEOPLE = {
     "vera": ("view", "view_payload"),
     "rex": ("view", "view_payload", "replay"),
@@ -14,6 +14,7 @@ PEOPLE = {
     "tess": ("view", "view_payload", "triage"),
     "edie": ("view", "view_payload", "edit"),
     "archie": ("view", "view_payload", "archive"),
+    "exa": ("view", "view_payload", "export"),
     "lena": ("view",),
     "noa": ("view", *_ALL),
     "blind": ("view_payload", *_ALL),
