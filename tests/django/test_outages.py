@@ -52,6 +52,9 @@ CALLS = {
     "bury": lambda it: it.letters.bury(letter()),
     "get": lambda it: it.letters.get("l-1"),
     "list": lambda it: it.letters.list(),
+    "over": lambda it: it.letters.over(0.0),
+    "remove": lambda it: it.letters.remove(["l-1"], 0.0),
+    "remove group": lambda it: it.letters.remove_group("g", 0.0),
     "note": lambda it: it.letters.add_note("l-1", "note", None),
 }
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
