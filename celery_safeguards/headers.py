@@ -26,6 +26,8 @@ DEFERRED_SINCE = "sg_deferred_since"
 """Wall time of the first deferral, seconds."""
 BEGAN = "sg_began"
 """Wall time at which an unkeyed message's first attempt failed, seconds; a keyed one has it in its record."""
+ATTEMPTS = "sg_attempts"
+"""The failed attempts of an unkeyed message, without what the errors said; see `attempts`."""
 LETTER = "sg_letter"
 """The dead letter that a replay came from."""
 EDITED_FROM = "sg_edited_from"
@@ -59,6 +61,7 @@ class Lineage:
     deferrals: int = 0
     deferred_since: float | None = None
     began: float | None = None
+    attempts: tuple[str, ...] = ()
     letter_id: str | None = None
     edited_from: str | None = None
     verdict: Mapping[str, Any] | None = None
@@ -83,6 +86,10 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list | tuple) else ()
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -103,6 +110,7 @@ _READ: tuple[tuple[str, str, Callable[[object], Any]], ...] = (
     (DEFERRALS, "deferrals", _whole),
     (DEFERRED_SINCE, "deferred_since", _real),
     (BEGAN, "began", _real),
+    (ATTEMPTS, "attempts", _texts),
     (LETTER, "letter_id", _text),
     (EDITED_FROM, "edited_from", _text),
     (VERDICT, "verdict", _mapping),

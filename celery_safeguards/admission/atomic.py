@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from celery_safeguards._store_view import StoreView
-from celery_safeguards.admission.gate import Gate, done_fields, settled_fields
+from celery_safeguards.admission.gate import Gate, attempt_fields, done_fields, past_fields, settled_fields
 from celery_safeguards.admission.hold import Ending, Hold, Question
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey, changed
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.clock import Clock, to_us
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.ledger.decide import Arrival, Bury, Decision, Defer, Go, decide
@@ -173,7 +174,8 @@ class AtomicGate(Gate):
         """
         now_us = self._now_us()
         right_seconds = max(continues_seconds, self.lease_seconds) if publishes else continues_seconds
-        fields = {**done_fields(ending), **settled_fields(hold), "publishes": publishes, "lease_until_us": now_us}
+        fields = {**done_fields(ending), **settled_fields(hold), **past_fields(hold.record, new_series=True)}
+        fields |= {"publishes": publishes, "lease_until_us": now_us}
         if right_seconds:
             fields |= {"continuing": self.arrival.task_id, "lease_until_us": now_us + to_us(right_seconds)}
         record = hold.record.having(**fields)
@@ -201,10 +203,11 @@ class AtomicGate(Gate):
         *,
         effect_possible: bool,  # noqa: ARG002 - rolled back
         ambiguous: bool,  # noqa: ARG002
+        attempt: FailedAttempt | None = None,
     ) -> Record:
         """Write, after the rollback, that the body is to be started again. Raises `RecordMoved`, `StoreUnavailable`."""
         retention = self._plan.idempotent.retention_seconds + delay_seconds
-        fields = {"state": State.RETRY_DUE, "failure": dict(failure)}
+        fields = {"state": State.RETRY_DUE, "failure": dict(failure), **attempt_fields(hold, attempt)}
         return self._write_failed(hold, fields, {"not_before_us": delay_seconds}, retention)
 
     def settle_dying(

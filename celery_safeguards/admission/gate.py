@@ -14,6 +14,7 @@ from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.hold import Ending, Hold, LockIsHeld, Question
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, Continuing
+from celery_safeguards.attempts import FailedAttempt, kept_in_record
 from celery_safeguards.clock import Clock
 from celery_safeguards.errors import LockLost, NotOurs
 from celery_safeguards.ledger.decide import (
@@ -26,6 +27,7 @@ from celery_safeguards.ledger.decide import (
     decide,
     doubt_of,
 )
+from celery_safeguards.ledger.past import past_of
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 
@@ -109,6 +111,7 @@ class Gate:
         fields: dict[str, Any] = {"state": State.IN_PROGRESS, "asking": True, "effect_possible": True}
         if ask.new_series or record is None:
             fields |= {"attempt": 0, "lost_starts": 0, "asked": 0}
+        fields |= past_fields(record, new_series=ask.new_series)
         return self._take(record, self._change(record, {**fields, "doubt_us": ask.doubt_us}), lock=self.lock)
 
     def hold_to_bury(self, bury: Bury, record: Record | None, burial: Mapping[str, Any]) -> Hold | None:
@@ -126,7 +129,8 @@ class Gate:
 
     def accept(self, record: Record | None, ending: Ending) -> Hold | None:
         """Record as done what a person said has happened."""
-        return self._take(record, self._change(record, {"asking": False, **done_fields(ending)}))
+        fields = {"asking": False, **done_fields(ending), **past_fields(record, new_series=True)}
+        return self._take(record, self._change(record, fields))
 
     def settle_done(self, hold: Hold, ending: Ending, *, continues_seconds: float = 0.0) -> Record:
         """
@@ -137,14 +141,21 @@ class Gate:
             StoreUnavailable: it is not known to be written.
 
         """
-        fields = {**done_fields(ending), **settled_fields(hold)}
+        fields = {**done_fields(ending), **settled_fields(hold), **past_fields(hold.record, new_series=True)}
         if not continues_seconds:
             return self._settle(hold, fields)
         lease = {"lease_until_us": continues_seconds}
         return self._settle(hold, {**fields, "continuing": self.arrival.task_id}, lease)
 
     def settle_retry(
-        self, hold: Hold, delay_seconds: float, failure: Mapping[str, Any], *, effect_possible: bool, ambiguous: bool
+        self,
+        hold: Hold,
+        delay_seconds: float,
+        failure: Mapping[str, Any],
+        *,
+        effect_possible: bool,
+        ambiguous: bool,
+        attempt: FailedAttempt | None = None,
     ) -> Record:
         """
         Write that the body is to be started again, and when.
@@ -155,6 +166,7 @@ class Gate:
             failure: of the attempt.
             effect_possible: the attempt may have had an outside effect.
             ambiguous: its end is not known, and a request may be in flight: `verify` waits. A definite end needs none.
+            attempt: for the history of its attempts.
 
         Raises:
             NotOurs: another owner holds the record.
@@ -163,7 +175,7 @@ class Gate:
         """
         doubted_before = hold.record.effect_possible
         fields = {"state": State.RETRY_DUE, "failure": dict(failure), **settled_fields(hold)}
-        fields |= {"effect_possible": effect_possible or doubted_before}
+        fields |= {"effect_possible": effect_possible or doubted_before, **attempt_fields(hold, attempt)}
         after = {"not_before_us": delay_seconds}
         if ambiguous:
             after["doubt_us"] = 0.0
@@ -275,6 +287,7 @@ class Gate:
             "lost_starts": 1 if new_series else record.lost_starts + 1,
             # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.
             "effect_possible": rerun and doubted and not new_series,
+            **past_fields(record, new_series=new_series),
         }
         return self._change(record, fields, BEGINS if new_series else {})
 
@@ -328,3 +341,15 @@ def settled_fields(hold: Hold) -> dict[str, Any]:
     """Every settled start gives its lost start back; a claim held to ask had none."""
     lost = hold.record.lost_starts
     return {"lost_starts": lost if hold.record.asking else max(0, lost - 1)}
+
+
+def attempt_fields(hold: Hold, attempt: FailedAttempt | None) -> dict[str, Any]:
+    """Return what a record keeps of an attempt that has failed."""
+    return {} if attempt is None else {"attempt_history": kept_in_record(hold.record.attempt_history, attempt)}
+
+
+def past_fields(record: Record | None, *, new_series: bool) -> dict[str, Any]:
+    """Return what becomes of a record's history of attempts: gone with its series, or with the start that was lost."""
+    stands = record.attempt_history if record else ()
+    becomes = () if record is None or new_series else past_of(record)
+    return {} if becomes == stands else {"attempt_history": becomes}

@@ -214,8 +214,21 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> N
         say("traceback")
         for line in clean_lines(letter.traceback.rstrip()):
             say(f"  {line}")
+    _print_attempts(letter)
     for entry in letter.history:
         print_fields([(when(entry.at_seconds), f" {entry.what} by {entry.who or 'the system'}: {entry.detail}")])
+
+
+def _print_attempts(letter: Letter) -> None:
+    if letter.attempt_history:
+        rows = [
+            (
+                *(each.number, when(each.at_seconds), each.ended, each.worker or "-", each.release or "-"),
+                *(each.task_id or "-", ": ".join(filter(None, (each.error_type, each.message))) or "-"),
+            )
+            for each in letter.attempt_history
+        ]
+        print_table(("ATTEMPT", "WHEN", "ENDED", "WORKER", "RELEASE", "TASK ID", "ERROR"), rows, last_chars=200)
 
 
 def _state(letter: Letter) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from celery_safeguards.attempts import joined
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
 from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.wire import WireMessage
@@ -63,6 +64,7 @@ def reburial(letter: Letter) -> Change:
             first_seen_seconds=stored.first_seen_seconds,
             history=(*stored.history, *letter.history, died_again),
             earlier_task_ids=_earlier_ids(stored, letter),
+            attempt_history=joined(stored.attempt_history, letter.attempt_history),
         )
 
     return change
@@ -181,6 +183,7 @@ def erasing(who: str, reason: str, last_failed_seconds: float, at_seconds: float
             terms_note="",
             shown_error="",
             shown_reason="",
+            attempt_history=tuple(each.without_texts() for each in stored.attempt_history),
             history=(*(replace(each, detail="") for each in stored.history), entry),
         )
 

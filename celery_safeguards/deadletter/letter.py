@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
+from celery_safeguards.attempts import MOST_IN_LETTER, FailedAttempt, joined, read_attempts
 from celery_safeguards.deadletter.fingerprint import fingerprint_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
 from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.headers import EDITED_FROM
+from celery_safeguards.headers import ATTEMPTS, EDITED_FROM
 from celery_safeguards.outcome import FailureKind
 
 FORMAT = 1
@@ -149,6 +150,9 @@ class Letter:
     release: str = ""
     """Which version of the project's code has buried it, as `safeguards_release` names it; empty: it is not known."""
 
+    attempt_history: tuple[FailedAttempt, ...] = ()
+    """Each attempt that has failed, over all replays, the newest last; see `celery_safeguards.attempts`."""
+
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("id='': a letter without an id would hide all others without one")
@@ -161,17 +165,19 @@ class Letter:
         object.__setattr__(self, "history", tuple(self.history)[-MAX_HISTORY:])
         object.__setattr__(self, "earlier_task_ids", tuple(self.earlier_task_ids)[-MOST_EARLIER_IDS:])
         object.__setattr__(self, "terms", tuple(self.terms))
+        object.__setattr__(self, "attempt_history", tuple(self.attempt_history)[-MOST_IN_LETTER:])
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _fingerprint(self))
 
     @classmethod
-    def capture(cls, *, wire: WireMessage, error: ErrorText, **given: Any) -> Self:
+    def capture(cls, *, wire: WireMessage, error: ErrorText, past: Sequence[FailedAttempt] = (), **given: Any) -> Self:
         """
-        Return the letter of a failed message, with task, ids and group read from its headers.
+        Return the letter of a failed message, with task, ids, group and earlier attempts read from its headers.
 
         Args:
             wire: the message as it was received.
             error: from `describe_error`.
+            past: failed attempts that its headers do not tell of.
             given: every other field of `Letter`; a field given here is not read from the headers.
 
         """
@@ -185,7 +191,8 @@ class Letter:
             "error_message": error.message,
             "traceback": error.traceback,
         }
-        return cls(wire=wire, **{**read, **given})
+        told = read_attempts(wire.headers.get(ATTEMPTS), str(given.get("task_id", read["task_id"])))
+        return cls(wire=wire, attempt_history=joined(told, past), **{**read, **given})
 
     @property
     def edited_from(self) -> str | None:
@@ -202,6 +209,7 @@ class Letter:
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["wire"] = self.wire.to_plain()
         plain["history"] = [entry.plain for entry in self.history]
+        plain["attempt_history"] = [attempt.plain for attempt in self.attempt_history]
         return dumps({"v": FORMAT, **plain})
 
     @classmethod
@@ -225,6 +233,7 @@ class Letter:
             given["wire"] = WireMessage.from_plain(plain["wire"])
             given["kind"] = FailureKind(plain["kind"])
             given["history"] = history_of(plain["history"])
+            given["attempt_history"] = tuple(FailedAttempt.of(each) for each in plain.get("attempt_history", ()))
             for state in (plain["state"], plain.get("archived_from") or "open"):
                 if state not in STATES:
                     raise LetterUnreadable(f"state {state!r} is none of {', '.join(STATES)}")
@@ -318,6 +327,7 @@ def _with_short_texts(letter: Letter) -> Letter:
         letter,
         error_message=clean_text(letter.error_message, _CAPPED_TEXT_CHARS),
         traceback=clean_text(letter.traceback, _CAPPED_TEXT_CHARS, keep="last"),
+        attempt_history=tuple(attempt.without_texts() for attempt in letter.attempt_history),
     )
 
 

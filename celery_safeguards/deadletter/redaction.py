@@ -96,6 +96,7 @@ class Redaction:
                 shown_error=FAILED,
                 shown_reason=FAILED,
                 history=tuple(replace(entry, detail=FAILED) for entry in letter.history),
+                attempt_history=tuple(attempt.without_texts() for attempt in letter.attempt_history),
             )
         return replace(
             letter,
@@ -106,11 +107,15 @@ class Redaction:
             shown_error=look.text("error", letter.shown_error),
             shown_reason=look.text("reason", letter.shown_reason),
             history=tuple(replace(entry, detail=look.text("history", entry.detail)) for entry in letter.history),
+            attempt_history=tuple(
+                replace(each, ended=look.text("reason", each.ended), message=look.text("error", each.message))
+                for each in letter.attempt_history
+            ),
         )
 
     def summarised(self, letter: Letter, signature: inspect.Signature | None = None) -> Letter:
         """Return a letter with what lists and groups show of it, which do not read its arguments."""
-        bare = replace(letter, shown_error="", shown_reason="", history=(), traceback="")
+        bare = replace(letter, shown_error="", shown_reason="", history=(), attempt_history=(), traceback="")
         seen = self.letter(bare, signature)
         error, reason = (clean_text(each, _SUMMARY_CHARS) for each in (seen.error_message, seen.reason))
         return replace(letter, shown_error=error, shown_reason=reason)

@@ -102,6 +102,8 @@ class Record:
     steps: Mapping[str, Any] = field(default_factory=dict)
     """Steps of the body by name: their result as JSON text, or None while begun and not known to have ended."""
     failure: Mapping[str, Any] = field(default_factory=dict)
+    attempt_history: tuple[str, ...] = ()
+    """The failed attempts of this series, the newest last; see `ledger.past`."""
     released: bool = False
     """Its letter was discarded: a new publication begins a new series."""
     letter_id: str = ""
@@ -152,7 +154,7 @@ _NOBODY = "-"
 _WHOLE_NUMBERS = ("fence", "rev", "lease_until_us", "lost_us", "series_began_us", "not_before_us", "doubt_us")
 _IN_HEAD = frozenset({"format", "state", "owner", "asking", *_WHOLE_NUMBERS})
 _READ: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("series", "continued_by", "publishes"), tuple),
+    **dict.fromkeys(("series", "continued_by", "publishes", "attempt_history"), tuple),
     "result_form": ResultForm,
 }
 _KNOWN = frozenset(each.name for each in fields(Record)) - _IN_HEAD

@@ -13,8 +13,9 @@ from celery.exceptions import Ignore
 
 from celery_safeguards._store_view import StoreView
 from celery_safeguards.admission.hold import Hold, LockIsHeld, Question
+from celery_safeguards.attempts import read_attempts
 from celery_safeguards.clock import to_seconds
-from celery_safeguards.deadletter.letter import LetterUnreadable
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
 from celery_safeguards.errors import (
     AttachedToLetter,
@@ -39,6 +40,7 @@ from celery_safeguards.ledger.decide import (
     Return,
     start,
 )
+from celery_safeguards.ledger.past import past_of
 from celery_safeguards.ledger.record import Record, ResultForm, State
 from celery_safeguards.locks.store import Grant
 from celery_safeguards.outcome import FailureKind, Outcome
@@ -215,17 +217,22 @@ class Admission:
         self._defer(Defer(why, record.not_before_us), delivery.wiring.admission.view(), record)
 
     def _bury(self, bury: Bury, record: Record | None) -> None:
-        letter = self._delivery.letter(record, kind=bury.kind, reason=bury.reason, effect_possible=bury.effect_possible)
+        letter = self._letter(bury, record)
         hold = self._gate.hold_to_bury(bury, record, burial_fields(letter))
         if hold is not None:
             self._fail_interred(hold.record)
 
     def _dying(self, hold: Hold, bury: Bury) -> NoReturn:
         delivery = self._delivery
-        letter = delivery.letter(hold.record, kind=bury.kind, reason=bury.reason, effect_possible=bury.effect_possible)
+        letter = self._letter(bury, hold.record)
         fields, effect = burial_fields(letter), bury.effect_possible
         write = lambda: self._gate.settle_dying(hold, bury.final, fields, effect_possible=effect)  # noqa: E731
         self._fail_interred(delivery.settle_or_drop(hold, write))
+
+    def _letter(self, bury: Bury, record: Record | None) -> Letter:
+        kind, reason, effect = bury.kind, bury.reason, bury.effect_possible
+        past = read_attempts(past_of(record)) if record else ()
+        return self._delivery.letter(record, kind=kind, reason=reason, effect_possible=effect, past=past)
 
     def _fail_interred(self, dying: Record) -> NoReturn:
         try:

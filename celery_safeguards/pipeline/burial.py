@@ -114,7 +114,9 @@ def failure_of(letter: Letter) -> dict[str, Any]:
 
 def burial_fields(letter: Letter) -> dict[str, Any]:
     """Return the fields of a dying record."""
-    return {"failure": failure_of(letter), "letter_id": letter.id, "letter": letter.to_json()}
+    # The letter has the history of its attempts; a replay begins a new one.
+    written = {"letter_id": letter.id, "letter": letter.to_json(), "attempt_history": ()}
+    return {"failure": failure_of(letter), **written}
 
 
 def letter_of(dying: Record) -> Letter:

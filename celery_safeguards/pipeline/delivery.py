@@ -6,13 +6,14 @@ then nobody knows the outcome, and nothing is acknowledged.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.hold import Hold
 from celery_safeguards.admission.plan import Plan
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import (
@@ -138,11 +139,13 @@ class Delivery:
         reason: str,
         effect_possible: bool,
         error: ErrorText | None = None,
+        past: Sequence[FailedAttempt] = (),
     ) -> Letter:
         """
         Return the letter of this message.
 
         A record keeps one letter over all its series, but for an edited copy of that very letter, whose message stays.
+        `past`: its failed attempts, as far as its headers do not tell of them.
         """
         kept = record.letter_id if record else ""
         if kept == self.lineage.edited_from:
@@ -157,6 +160,7 @@ class Delivery:
             error=error or ErrorText(type="", message=reason),
             attempts=record.attempt if record else 0,
             lost_starts=self.gate.lost_starts_of(record),
+            past=past,
             key=self.key,
             scope=self.gate.key.scope,
         )

@@ -17,12 +17,14 @@ from celery.exceptions import MaxRetriesExceededError, Reject, Retry, TaskPredic
 from celery.utils.serialization import get_pickleable_exception, raise_with_context
 
 from celery_safeguards._compat import REJECT_IS_A_FAILURE
+from celery_safeguards.attempts import FailedAttempt, worker_name
 from celery_safeguards.clock import Clock
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.text import ErrorText, describe_error
 from celery_safeguards.errors import LetteredError
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.policy import Policy
+from celery_safeguards.printable import duration
 from celery_safeguards.retry.classify import Failure
 from celery_safeguards.retry.decide import Again, Bury, decide
 from celery_safeguards.retry.policy import RetryPolicy
@@ -213,6 +215,38 @@ def raise_asked_retry(request: Any) -> None:
     asked = getattr(request, RETRY_ASKED, None)
     if asked is not None:
         raise asked
+
+
+def failed_attempt(
+    wiring: Wiring, request: Any, number: int, ended: str, text: ErrorText, message: str = ""
+) -> FailedAttempt:
+    """
+    Return what is kept of an attempt that has failed in this process.
+
+    Args:
+        wiring: the app's.
+        request: of the delivery.
+        number: of the attempt.
+        ended: what follows it.
+        text: of its error.
+        message: what may be kept of what it said: redacted.
+
+    """
+    return FailedAttempt(
+        number=number,
+        at_seconds=wiring.clock.wall_seconds(),
+        ended=ended,
+        error_type=text.type,
+        message=message,
+        worker=worker_name(),
+        release=wiring.settings.release,
+        task_id=request.id or "",
+    )
+
+
+def retried_in(delay_seconds: float) -> str:
+    """Return how an attempt has ended that is followed by another."""
+    return f"retried in {duration(delay_seconds)}" if delay_seconds > 0 else "retried at once"
 
 
 def error_text(wiring: Wiring, error: BaseException) -> ErrorText:

@@ -12,6 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.hold import Ending, Hold
+from celery_safeguards.attempts import FailedAttempt, read_attempts
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.store import NoSuchLetter
@@ -33,8 +34,10 @@ from celery_safeguards.pipeline.failing import (
     RetryAsked,
     as_asked,
     error_text,
+    failed_attempt,
     next_step,
     raise_asked_retry,
+    retried_in,
 )
 from celery_safeguards.pipeline.indexing import shown_error
 from celery_safeguards.pipeline.locking import Skipped, renewed_here
@@ -215,21 +218,47 @@ class KeyedRun:
         else:
             kept = shown_error(delivery.wiring, wire_of(delivery.request), delivery.task, repr(error))
             failure = {"kind": FailureKind.TRANSIENT.value, "error": kept, "reason": "rejected by the body"}
-            doubt = {"effect_possible": self._may_have_effect(), "ambiguous": self._safe.has_open_step}
-            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, 0.0, failure, **doubt))
+            effect_possible, ambiguous = self._may_have_effect(), self._safe.has_open_step
+            attempt = self._attempt("put back: rejected by the body", error)
+            self._settle_retry(0.0, failure, attempt, effect_possible=effect_possible, ambiguous=ambiguous)
             delivery.end(Outcome.DEFERRED, "rejected by the body")
         raise error
+
+    def _attempt(self, ended: str, error: BaseException) -> FailedAttempt:
+        """Return what is kept of the attempt that has failed."""
+        delivery = self._delivery
+        text = error_text(delivery.wiring, error)
+        message = shown_error(delivery.wiring, wire_of(delivery.request), delivery.task, text.message)
+        return failed_attempt(delivery.wiring, delivery.request, self._hold.record.attempt, ended, text, message)
+
+    def _settle_retry(
+        self,
+        delay_seconds: float,
+        failure: dict[str, Any],
+        attempt: FailedAttempt,
+        *,
+        effect_possible: bool,
+        ambiguous: bool,
+    ) -> Record:
+        delivery, hold = self._delivery, self._hold
+
+        def write() -> Record:
+            return delivery.gate.settle_retry(
+                hold, delay_seconds, failure, effect_possible=effect_possible, ambiguous=ambiguous, attempt=attempt
+            )
+
+        return delivery.settle_or_drop(hold, write)
 
     def _retry(
         self, step: NextStep, again: Again, error: Exception, *, effect_possible: bool, ambiguous: bool
     ) -> NoReturn:
-        delivery, hold, request = self._delivery, self._hold, self._delivery.request
+        delivery, request = self._delivery, self._delivery.request
         delay = 0.0 if request.is_eager else again.delay_seconds
+        attempt = self._attempt(retried_in(delay), step.cause)
         text = error_text(delivery.wiring, step.cause)
         kept = shown_error(delivery.wiring, wire_of(request), delivery.task, f"{text.type}: {text.message}")
         failure = {"kind": step.failure.kind.value, "error": kept, "reason": "retried"}
-        doubt = {"effect_possible": effect_possible, "ambiguous": ambiguous}
-        record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_retry(hold, delay, failure, **doubt))
+        record = self._settle_retry(delay, failure, attempt, effect_possible=effect_possible, ambiguous=ambiguous)
         asked = error if isinstance(error, RetryAsked) else RetryAsked()
         # A person's verdict was about what came before this series: it says nothing of the start that has failed now.
         headers = {**delivery.headers(record), VERDICT: None}
@@ -256,12 +285,14 @@ class KeyedRun:
     def _bury(self, step: NextStep, final: State, *, effect_possible: bool) -> NoReturn:
         delivery, hold = self._delivery, self._hold
         reason = step.decision.reason if isinstance(step.decision, Bury) else "only a person can tell what happened"
+        attempt = self._attempt(f"{'quarantined' if final is State.QUARANTINED else 'buried'}: {reason}", step.cause)
         letter = delivery.letter(
             hold.record,
             kind=step.failure.kind,
             reason=reason,
             effect_possible=effect_possible,
             error=error_text(delivery.wiring, step.cause),
+            past=[*read_attempts(hold.record.attempt_history), attempt],
         )
         fields = burial_fields(letter)
         write = lambda: delivery.gate.settle_dying(hold, final, fields, effect_possible=effect_possible)  # noqa: E731

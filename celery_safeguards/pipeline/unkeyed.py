@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_safeguards import headers as h
+from celery_safeguards.attempts import kept_in_header
 from celery_safeguards.errors import DeadLettered, DroppedLocally, KeyRefused, LockLost, StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.ledger.key import bind, body_signature
 from celery_safeguards.outcome import FailureKind, Outcome
-from celery_safeguards.pipeline.burial import compose_letter, write_letter
+from celery_safeguards.pipeline.burial import compose_letter, wire_of, write_letter
 from celery_safeguards.pipeline.continuing import hand_on
 from celery_safeguards.pipeline.copies import CopyRefused, eager_copy, publish_copy
 from celery_safeguards.pipeline.counting import end_counted_start, is_redelivered, most_starts
@@ -29,11 +30,14 @@ from celery_safeguards.pipeline.failing import (
     RetryAsked,
     as_asked,
     error_text,
+    failed_attempt,
     is_stored_as_itself,
     name_letter,
     next_step,
     raise_asked_retry,
+    retried_in,
 )
+from celery_safeguards.pipeline.indexing import shown_error
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, lock_ask, take_lock
 from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.safe import Safe, running
@@ -197,7 +201,10 @@ def _failed(
 
 def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Exception, *, began: float) -> NoReturn:
     asked = error if isinstance(error, RetryAsked) else RetryAsked()
-    carried = {h.BEGAN: began}
+    wiring, earlier = Wiring.of(task.app), Lineage.from_headers(request.headers).attempts
+    text = error_text(wiring, step.cause)
+    attempt = failed_attempt(wiring, request, request.retries + 1, retried_in(again.delay_seconds), text)
+    carried = {h.BEGAN: began, h.ATTEMPTS: kept_in_header(earlier, attempt)}
     if request.is_eager:
         signature = eager_copy(task, request, asked.other_args, asked.other_kwargs, headers=carried)
         raise Retry(exc=step.cause, when=0, is_eager=True, sig=signature)
@@ -225,6 +232,10 @@ def _bury(
     wiring = Wiring.of(task.app)
     cause = step.cause if step else DeadLettered(request.id, kind.value, reason)
     text = error_text(wiring, cause)
+    past = []
+    if step is not None:
+        message = shown_error(wiring, wire_of(request), task, text.message)
+        past = [failed_attempt(wiring, request, request.retries + 1, f"buried: {reason}", text, message)]
     letter = compose_letter(
         wiring,
         request,
@@ -235,6 +246,7 @@ def _bury(
         effect_possible=effect_possible,
         error=text,
         attempts=request.retries + 1,
+        past=past,
     )
     try:
         write_letter(wiring, letter, tasks=task.app.tasks)

@@ -39,7 +39,7 @@ PersonsVerdict = Happened | DidNotHappen
 
 # Of one delivery, of the sender's trace, or undone by kombu before the letter was written.
 _DROPPED = {"redelivered", "compression", "baggage", "traceparent", "tracestate", "b3", "uber-trace-id", "elasticapm"}
-_DROPPED |= {h.DEFERRALS, h.DEFERRED_SINCE, h.BEGAN, h.VERDICT}
+_DROPPED |= {h.DEFERRALS, h.DEFERRED_SINCE, h.BEGAN, h.ATTEMPTS, h.VERDICT}
 _DROPPED_PREFIXES = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "sentry-", "x-b3-", "x-datadog-")
 _DROPPED_PROPERTIES = {
     *("content_type", "content_encoding", "application_headers", "headers", "body_encoding"),

@@ -16,6 +16,7 @@ from billiard.exceptions import TimeLimitExceeded
 
 from celery_safeguards import headers as h
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.attempts import FailedAttempt, worker_name
 from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.locks.store import HeldLock, LockAsk
@@ -138,6 +139,7 @@ def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk
     if keeper is not None and keeper.is_store_away:
         return True
     failure = {"kind": kind_of(error).value, "error": str(error), "reason": "its process ended"}
+    failure |= {"worker": worker_name(request.worker_pid), "release": Wiring.of(request.app).settings.release}
     try:
         held = Wiring.of(request.app).admission.mark_lost(
             key, request.sg_owner, failure, keep_right_to_send=bool(request.chord), lock=lock
@@ -151,6 +153,17 @@ def _mark_lost(request: Any, error: BaseException, key: RecordKey, lock: LockAsk
 def _is_buried(request: Any, error: BaseException, key: RecordKey | None) -> bool:
     """Write the letter of a message that is not started again; False: it is not durable."""
     wiring, policy, fields = Wiring.of(request.app), request.task.policy, request.request_dict
+    retries = int(fields.get("retries") or 0)
+    last = FailedAttempt(
+        number=retries + 1,
+        at_seconds=wiring.clock.wall_seconds(),
+        ended="lost: its process ended, and it is buried",
+        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+        message=str(error),
+        worker=worker_name(request.worker_pid),
+        release=wiring.settings.release,
+        task_id=request.id,
+    )
     letter = compose_letter(
         wiring,
         SimpleNamespace(**fields),
@@ -158,8 +171,9 @@ def _is_buried(request: Any, error: BaseException, key: RecordKey | None) -> boo
         kind=kind_of(error),
         reason=f"{error}; started {policy.max_lost_starts} times at most without an outcome",
         effect_possible=True,
-        error=ErrorText(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error)),
-        attempts=int(fields.get("retries") or 0) + 1,
+        error=ErrorText(type=last.error_type, message=str(error)),
+        attempts=last.number,
+        past=[last],
         lost_starts=policy.max_lost_starts,
         key=key.key if key else None,
         scope=key.scope if key else None,

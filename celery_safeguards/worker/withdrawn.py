@@ -25,14 +25,17 @@ keeps those.
 """
 
 import logging
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.attempts import FailedAttempt, read_attempts
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.text import ErrorText
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.headers import Lineage
+from celery_safeguards.ledger.past import past_of
 from celery_safeguards.outcome import FailureKind, Outcome
 from celery_safeguards.pipeline.burial import compose_letter, write_letter
 from celery_safeguards.pipeline.counting import is_redelivered
@@ -76,6 +79,7 @@ def leave_letter(app: Any, context: SimpleNamespace, key: RecordKey | None, *, h
             attempts=int(getattr(context, "retries", 0) or 0),
             key=key.key if key else None,
             scope=key.scope if key else None,
+            past=_past(wiring, key, context.id),
         )
         write_letter(wiring, letter, tasks=app.tasks)
     except StoreUnavailable as away:
@@ -98,6 +102,17 @@ def _buries(policy: str, *, started: bool) -> bool:
 def _was_started(context: SimpleNamespace, lineage: Lineage) -> bool:
     """Whether the body may have run before under this message or one that it is a copy of."""
     return bool(lineage.seen or lineage.began or getattr(context, "retries", 0)) or is_redelivered(context)
+
+
+def _past(wiring: Wiring, key: RecordKey | None, task_id: str) -> tuple[FailedAttempt, ...]:
+    """Return what the record of a withdrawn message knows of its attempts; the letter is written without it as well."""
+    record = None
+    with suppress(StoreUnavailable):
+        record = wiring.admission.read(key) if key else None
+    if record is None or record.task_id != task_id:
+        return ()
+    # Another delivery of it may run now: only what was seen to die was lost.
+    return read_attempts(past_of(record) if record.lost_us else record.attempt_history)
 
 
 def _reason(context: SimpleNamespace, *, started: bool, has_expired: bool) -> str:

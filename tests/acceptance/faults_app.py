@@ -15,6 +15,7 @@ import json
 import os
 import threading
 from dataclasses import replace
+from signal import SIGKILL
 
 import redis
 import sentry_sdk
@@ -151,6 +152,19 @@ def pay(self, order_id):
         raise
 
 
+def fail_differently(self, order_id, killed=False):
+    """Fail by another error with each attempt; with `killed` the second one ends its process."""
+    announce("begins", order_id=order_id, attempt=self.safe.attempt)
+    if self.safe.attempt == 2 and killed:
+        os.kill(os.getpid(), SIGKILL)
+    errors = (
+        ConnectionRefusedError(f"{order_id} token=s3cret-word"),
+        TimeoutError("slow"),
+        ValueError("no such order"),
+    )
+    raise errors[self.safe.attempt - 1]
+
+
 def fail_oddly(self, order_id, times=1):
     """Fail with an exception that does not survive its way to another process, and return in the end."""
     announce("begins", order_id=order_id, attempt=self.safe.attempt)
@@ -198,6 +212,7 @@ VERIFIED = Safeguards(
 SLOWLY_VERIFIED = Safeguards(
     idempotent=Idempotent("order:{order_id}", on_unknown=Verify(find_payment, after_seconds=60)), retry=SOON
 )
+RERUN = Safeguards(idempotent=Idempotent("order:{order_id}", on_unknown="rerun"), retry=SOON)
 UNPROTECTED = VERIFIED | Safeguards(on_store_down="run_unprotected")
 TASKS = {
     "charge": (charge, {"base": SafeTask, "safeguards": VERIFIED}),
@@ -206,6 +221,7 @@ TASKS = {
     "charge_default": (charge, {"base": SafeTask}),
     "charge_plain": (charge_unchecked, {"acks_late": True}),
     "refuse": (refuse, {"base": SafeTask}),
+    "refuse_keyed": (refuse, {"base": SafeTask, "safeguards": RERUN}),
     "flaky": (flaky, {"base": SafeTask, "safeguards": VERIFIED}),
     "flaky_slowly_verified": (flaky, {"base": SafeTask, "safeguards": SLOWLY_VERIFIED}),
     "flaky_plain": (flaky_plain, {"acks_late": True}),
@@ -218,6 +234,14 @@ TASKS = {
         },
     ),
     "pay_unkeyed": (pay, {"base": SafeTask, "safeguards": Safeguards(repeatable=True, retry=SOON)}),
+    "fail_differently": (
+        fail_differently,
+        {"base": SafeTask, "safeguards": RERUN},
+    ),
+    "fail_differently_unkeyed": (
+        fail_differently,
+        {"base": SafeTask, "safeguards": Safeguards(repeatable=True, retry=SOON)},
+    ),
     "fail_oddly": (fail_oddly, {"base": SafeTask, "safeguards": Safeguards(repeatable=True, retry=SOON)}),
 }
 

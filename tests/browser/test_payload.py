@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.letter import HistoryEntry
 from celery_safeguards.ledger.record import State
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS
@@ -38,6 +39,9 @@ def letter(desk, canary):
         reason=f"refused: {canary}",
         error_message=f"cannot charge {canary}",
         traceback=f"Traceback\nValueError: {canary}",
+        attempt_history=(
+            FailedAttempt(number=1, at_seconds=1.0, ended=f"buried: {canary}", message=canary, worker="web-1:4711"),
+        ),
         history=tuple(
             HistoryEntry(at_seconds=1.0, what=what, who=None, detail=f"said {canary}")
             for what in (

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import look_at
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
 from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
@@ -85,10 +86,25 @@ def walk(store, **options):
 class LetterStoreContract:
     def test_a_buried_letter_comes_back_equal(self, store):
         """A letter that lost something in the store could not be replayed as it came."""
-        written = letter(key="payment:7", chord=True, history=(HistoryEntry(at_seconds=NOON, what="note"),))
+        written = letter(
+            key="payment:7",
+            chord=True,
+            history=(HistoryEntry(at_seconds=NOON, what="note"),),
+            attempt_history=(FailedAttempt(number=1, at_seconds=NOON, ended="buried: x", message="ä \x00\ud800"),),
+        )
 
         assert store.bury(written) is True
         assert written == store.get("l-1")
+
+    def test_a_replay_that_dies_again_adds_its_attempts(self, store):
+        """How it failed the first time is what the second time is compared with."""
+        first = [FailedAttempt(number=number, at_seconds=NOON + number, ended="retried in 2 s") for number in (1, 2)]
+        again = FailedAttempt(number=1, at_seconds=NOON + 500, ended="buried: no retry policy", task_id="t-2")
+        store.bury(letter(attempt_history=tuple(first)))
+        store.bury(second_burial(attempt_history=(first[1], again)))
+        store.bury(second_burial(attempt_history=(again,)))
+
+        assert (*first, again) == store.get("l-1").attempt_history
 
     def test_a_letter_that_is_not_there_is_none(self, store):
         """A wrong id must read as absent, not as a fault of the store."""

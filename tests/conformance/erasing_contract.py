@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import look_at
 from celery_safeguards.deadletter.letter import HistoryEntry, LetterErased
 from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen
@@ -38,6 +39,9 @@ def of_ann(letter_id="l-1", **changes):
         "shown_error": f"no order of {CANARY}",
         "shown_reason": f"refused for {CANARY}",
         "history": (HistoryEntry(at_seconds=NOON, what="tried", who="bob", detail=f"for {CANARY}"),),
+        "attempt_history": (
+            FailedAttempt(number=2, at_seconds=NOON, ended=f"buried: {CANARY}", message=CANARY, task_id="t-1"),
+        ),
     }
     return letter(letter_id, **{**given, **changes})
 
@@ -67,6 +71,7 @@ class LetterErasingContract:
         kept = store.get("l-1")
         assert CANARY not in kept.to_json()
         assert (kept.erased, kept.state, kept.reason, kept.key) == (True, state, "erased", None)
+        assert [(2, "buried", "t-1")] == [(each.number, each.ended, each.task_id) for each in kept.attempt_history]
         assert CANARY not in repr(store.list().letters)
         assert found(store, argument_term("email", CANARY)) == []
         assert found(store, name_term(f"welcome:{CANARY}"), name_term(CANARY)) == []

@@ -206,7 +206,7 @@ def test_version_1_is_written_as_it_always_was():
 
     assert written == VERSION_1.removesuffix("}") + (
         ',"fingerprint":"ba985f4f6d06a1a9","earlier_task_ids":[],"terms":[],"terms_note":"",'
-        '"shown_error":"","shown_reason":"","archived_from":null,"erased":false,"release":""}'
+        '"shown_error":"","shown_reason":"","archived_from":null,"erased":false,"release":"","attempt_history":[]}'
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps
 
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter import redaction
 from celery_safeguards.deadletter.arguments import arguments_of
@@ -34,7 +35,9 @@ def with_texts(given, canary=CANARY):
     """Return a letter whose error quotes a value, as errors do."""
     quoted = f"cannot log in with {canary!r} or {canary}, {len(canary)}"
     entry = HistoryEntry(at_seconds=NOON, what="died again", detail=quoted)
-    return replace(given, error_message=quoted, traceback=f"Traceback\n  {quoted}", reason=quoted, history=(entry,))
+    attempt = FailedAttempt(number=1, at_seconds=NOON, ended=f"buried: {quoted}", message=quoted)
+    texts = {"error_message": quoted, "traceback": f"Traceback\n  {quoted}", "reason": quoted}
+    return replace(given, **texts, history=(entry,), attempt_history=(attempt,))
 
 
 def everything(seen):

@@ -6,6 +6,7 @@ from django.contrib import admin
 from django.utils.safestring import SafeString
 
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
@@ -36,6 +37,7 @@ _READABLE = (
     ("Replay", {"fields": ("outlook_shown",)}),
     ("Arguments", {"fields": ("arguments",)}),
     ("Error", {"fields": ("error_shown", "traceback")}),
+    ("Attempts", {"fields": ("attempt_history",)}),
     ("History", {"fields": ("history",)}),
     ("Message", {"fields": ("ids", "origin", "headers", "properties")}),
 )
@@ -152,6 +154,27 @@ class LetterPage:
         """Its last part, as far as it was kept."""
         text = seen_letter_of(obj).traceback.rstrip()
         return presenting.block(text, "traceback", keep="last") if text else presenting.NOTHING
+
+    @admin.display(description="failed attempts")
+    def attempt_history(self, obj: Any) -> SafeString | str:
+        """Of all replays, the oldest first."""
+        letter = seen_letter_of(obj)
+        found = [each if is_shown(obj) else each.without_texts() for each in letter.attempt_history]
+        if not found:
+            return "not known: it never began, or failed under an older version"
+        # An id is long, and all of one message have the same.
+        ids = len({each.task_id for each in found} | {letter.task_id}) > 1
+        head = ("attempt", "when", "how it ended", "error", "worker, release", *(["as task"] if ids else []))
+        rows = [
+            (
+                *(each.number, presenting.stamp(to_us(each.at_seconds)), each.ended),
+                ": ".join(filter(None, (each.error_type.rpartition(".")[2], each.message))) or presenting.NOTHING,
+                presenting.below(each.worker, each.release),
+                *([each.task_id] if ids else []),
+            )
+            for each in found
+        ]
+        return presenting.table(head, rows)
 
     @admin.display(description="what was done")
     def history(self, obj: Any) -> SafeString | str:

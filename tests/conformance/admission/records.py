@@ -5,6 +5,7 @@ A record as it is kept: for how long, under any name, with any text, at which re
 import pytest
 
 from celery_safeguards.admission.store import RecordKey
+from celery_safeguards.attempts import FailedAttempt, read_attempts
 from celery_safeguards.ledger.record import Record, RecordTooNew, State
 from tests.conformance.admission.calls import (
     DONE,
@@ -20,6 +21,10 @@ from tests.conformance.admission.calls import (
 )
 from tests.conformance.stores import LEASE_SECONDS
 
+ATTEMPTS = tuple(
+    FailedAttempt(number=number, at_seconds=1_700_000_000.125, ended="retried in 2 s", message=text, task_id="t-1")
+    for number, text in enumerate(["", 'ä 💳 "\\u0041\\', "\x00 half \ud83d a pair"], 1)
+)
 ODD_TEXTS = {
     "spaces and lines": "a b\n\r\tc",
     "NUL": "a\x00b",
@@ -149,6 +154,32 @@ class Records:
 
         found = {again.failure["error"], store.read(KEY).failure["error"], *again.steps}
         assert found in ({text}, {kept})
+
+    def test_the_history_of_attempts_survives_every_write(self, store):
+        """What failed before a worker died would be told by nobody."""
+        texts = tuple(attempt.to_text() for attempt in ATTEMPTS)
+        store.settle(KEY, claimed(store), State.IN_PROGRESS, change(State.RETRY_DUE, attempt_history=texts))
+        assert texts == store.read(KEY).attempt_history
+
+        again = taken(store)
+        mark_lost(store, "B")
+        store.renew({"B": KEY})
+
+        assert texts == again.attempt_history == store.read(KEY).attempt_history
+        assert ATTEMPTS == read_attempts(store.read(KEY).attempt_history)
+
+    def test_a_history_that_was_taken_away_stays_away(self, store):
+        """Redis's JSON makes another thing of a list without entries, which every later write would meet."""
+        texts = (ATTEMPTS[0].to_text(),)
+        store.settle(KEY, claimed(store), State.IN_PROGRESS, change(State.RETRY_DUE, attempt_history=texts))
+        store.settle(KEY, taken(store), State.IN_PROGRESS, change(State.RETRY_DUE, attempt_history=()))
+
+        again = taken(store, "C")
+        mark_lost(store, "C")
+
+        assert () == again.attempt_history == store.read(KEY).attempt_history
+        assert "D" == taken(store, "D", attempt_history=texts).owner
+        assert texts == store.read(KEY).attempt_history
 
     def test_no_record_is_none(self, store):
         """Absence would look like a record."""

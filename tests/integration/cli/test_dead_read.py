@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring
 from tests.integration.cli.odd_text import NASTY
@@ -87,6 +88,34 @@ def test_show_tells_typed_arguments_error_and_what_a_replay_would_do(cli, bury):
         "group g-7: a finished group or chord is not repaired by a replay",
     ):
         assert part in shown
+
+
+def test_show_tells_each_failed_attempt(cli, bury):
+    """Three different errors are three things to mend; a worker that failed alone is one to restart."""
+    first = {"number": 1, "at_seconds": 1_750_000_000.0, "ended": "retried in 2 s", "error_type": "shop.Away"}
+    bury(
+        attempt_history=(
+            FailedAttempt(**first, worker="web-1:4711", release="v4.2", task_id="t-1"),
+            FailedAttempt(number=2, at_seconds=1_750_000_002.0, ended=f"buried: {NASTY}", message=NASTY, task_id="t-1"),
+        )
+    )
+
+    shown = cli("dead", "show", "letter-1").stdout
+    document = json.loads(cli("dead", "show", "letter-1", "--json").stdout)
+
+    head = next(place for place, line in enumerate(shown.splitlines()) if line.startswith("ATTEMPT"))
+    one, two = shown.splitlines()[head + 1 : head + 3]
+    when = "2025-06-15T15:06:40+00:00"
+    assert ["1", when, "retried", "in", "2", "s", "web-1:4711", "v4.2", "t-1", "shop.Away"] == one.split()
+    assert two.startswith("2")
+    assert [each for each in shown if not each.isprintable() and each != "\n"] == []
+    assert [1, 1_750_000_000.0, "retried in 2 s"] == document["letter"]["attempt_history"][0][:3]
+
+
+def test_show_of_a_letter_without_attempts_has_no_table_of_them(cli, bury):
+    bury()
+
+    assert "ATTEMPT" not in cli("dead", "show", "letter-1").stdout
 
 
 def test_show_as_json_holds_the_wire_and_the_outlook(cli, bury):
