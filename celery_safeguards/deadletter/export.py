@@ -19,6 +19,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 from celery_safeguards.deadletter.arguments import arguments_of
@@ -32,10 +33,10 @@ FORMATS: tuple[Format, ...] = ("csv", "json")
 _PLAIN = (
     *("id", "fingerprint", "state", "archived_from", "kind", "effect_possible", "task", "task_id", "key", "scope"),
     *("root_id", "parent_id", "group_id", "replay_task_id", "error_type", "attempts", "deliveries", "lost_starts"),
-    *("host", "erased"),
+    *("host", "release", "erased"),
 )
 _MADE = ("edited_from", "first_seen", "last_failed", "over_since", "kept_until")
-_PAYLOAD = ("reason", "error_message", "traceback", "arguments", "headers", "properties", "history")
+_PAYLOAD = ("reason", "error_message", "traceback", "arguments", "headers", "properties", "history", "failed_attempts")
 _PROBLEM = "problem"
 """Why there is no more than the id: the letter cannot be read."""
 
@@ -97,6 +98,11 @@ def _payload_of(seen: Letter) -> Row:
         {"at": when(entry.at_seconds), "what": entry.what, "who": entry.who, "detail": entry.detail}
         for entry in seen.history
     ]
+    attempts = [
+        {each.name: getattr(attempt, each.name) for each in fields(attempt) if each.name != "at_seconds"}
+        | {"at": when(attempt.at_seconds)}
+        for attempt in seen.attempt_history
+    ]
     return {
         "reason": seen.reason,
         "error_message": seen.error_message,
@@ -105,6 +111,7 @@ def _payload_of(seen: Letter) -> Row:
         "headers": dict(seen.wire.headers),
         "properties": dict(seen.wire.properties),
         "history": history,
+        "failed_attempts": attempts,
     }
 
 

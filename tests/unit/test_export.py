@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import closing
 from celery_safeguards.deadletter.export import columns, head, line, row_of, unreadable_row
 from celery_safeguards.deadletter.letter import HistoryEntry
@@ -103,11 +104,12 @@ def test_payload_is_in_no_line_unasked():
         traceback="secret",
         wire=WireMessage(body=b'[["secret"], {}, {}]', content_type="application/json", headers={"h": "secret"}),
         history=(HistoryEntry(at_seconds=NOON, what="note", detail="secret"),),
+        attempt_history=(FailedAttempt(number=1, at_seconds=NOON, ended="buried: secret", message="secret"),),
     )
 
     for read in (as_csv, as_json):
         assert "secret" not in str(read(found, with_payload=False))
-        assert 6 == str(read(found)).count("secret")
+        assert 8 == str(read(found)).count("secret")
 
 
 def test_line_says_how_long_the_letter_is_kept():
@@ -135,3 +137,18 @@ def test_body_that_is_no_json_is_described():
     said = as_json(letter(wire=wire))["arguments"]
 
     assert ("(7,)", True) == (said["args as sent"], "only JSON is read here" in said["note"])
+
+
+def test_each_failed_attempt_is_told():
+    attempt = FailedAttempt(number=2, at_seconds=NOON, ended="retried in 2 s", message="no gateway", release="v7")
+
+    (told,) = as_json(letter(attempt_history=(attempt,), release="v8"))["failed_attempts"]
+
+    assert (told["number"], told["ended"], told["message"], told["release"]) == (
+        2,
+        "retried in 2 s",
+        "no gateway",
+        "v7",
+    )
+    assert as_csv(letter(release="v8"))["release"] == "v8"
+    assert told["at"].startswith("20")
