@@ -13,6 +13,7 @@ Not covered: keys and ids, which are what work is called by; a value of fewer th
 text; what Celery itself logs and stores of a failure.
 """
 
+import functools
 import inspect
 import logging
 import re
@@ -156,7 +157,9 @@ class Redaction:
             return FAILED
 
 
-def _pattern(names: Sequence[str]) -> re.Pattern[str]:
+# Lists make one for each text that they show.
+@functools.lru_cache(maxsize=64)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     # Bounded, and only from the beginning of a word on: strangers' megabytes are looked through.
     named = "|".join(sorted({re.escape(name).replace("_", "[_-]?") for name in names}))
     return re.compile(

@@ -247,3 +247,9 @@ def test_list_shows_a_summary_without_the_secret():
 
     assert "hunter2" not in found.shown_error + found.shown_reason
     assert "hunter2" in found.error_message
+
+
+def test_what_masks_texts_is_made_once_for_the_same_names():
+    """A list shows a hundred texts, and each of them asks for it."""
+    assert Redaction(("customer",))._in_text is Redaction(("customer",))._in_text
+    assert Redaction(("customer",))._in_text is not Redaction(("guest",))._in_text
