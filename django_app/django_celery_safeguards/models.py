@@ -205,8 +205,12 @@ class DeadLetter(models.Model):
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),
             models.Index(fields=["namespace", "state", "last_failed_us", "id"], name="sg_letter_state"),
-            models.Index(fields=["namespace", "fingerprint", "state", "last_failed_us", "id"], name="sg_letter_group"),
-            models.Index(fields=["namespace", "task", "state", "last_failed_us", "id"], name="sg_letter_task"),
+            # What follows the id is asked of each entry: a letter that is not wanted is not fetched for it.
+            models.Index(
+                fields=["namespace", "fingerprint", "state", "last_failed_us", "id", "task", "kind"],
+                name="sg_letter_group",
+            ),
+            models.Index(fields=["namespace", "task", "state", "last_failed_us", "id", "kind"], name="sg_letter_task"),
             models.Index(fields=["namespace", "kind", "state", "last_failed_us", "id"], name="sg_letter_kind"),
             models.Index(fields=["namespace", "state", "over_us", "id"], name="sg_letter_over"),
             # Its operators compare bytes, whatever the language of the database: a key is found by its beginning.

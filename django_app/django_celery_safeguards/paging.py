@@ -30,13 +30,13 @@ class Direction:
     place: Place | None = None
     is_up: bool = False
 
-    def is_ahead(self, at: str) -> Q:
-        """Return the condition that a row comes after the place, by the column that lists are in the order of."""
+    def is_ahead(self, at: str, by: str = "pk") -> Q:
+        """Return the condition that a row comes after the place, by the columns of its time and of its id."""
         if self.place is None:
             return Q()
         (us, id_), than = self.place, "gt" if self.is_up else "lt"
         # The first of the conditions is the range of the index.
-        return Q(**{f"{at}__{than}e": us}) & (Q(**{f"{at}__{than}": us}) | Q(**{f"pk__{than}": id_}))
+        return Q(**{f"{at}__{than}e": us}) & (Q(**{f"{at}__{than}": us}) | Q(**{f"{by}__{than}": id_}))
 
 
 class Source(Protocol):
@@ -55,23 +55,25 @@ class Rows:
     Attributes:
         rows: narrowed by what the index begins with, and by time.
         also: narrows them by what is asked of each; None: by nothing.
+        by: the column that has the ids of the list's rows.
 
     """
 
     rows: Any
     also: Callable[[Any], Any] | None = None
+    by: str = "pk"
 
     def read(self, at: str, direction: Direction, limit: int) -> tuple[Sequence[Place], Sequence[Place]]:
         """See `Source.read`."""
-        sign = "" if direction.is_up else "-"
-        ahead = self.rows.filter(direction.is_ahead(at)).order_by(f"{sign}{at}", f"{sign}pk")
+        sign, by = "" if direction.is_up else "-", self.by
+        ahead = self.rows.filter(direction.is_ahead(at, by)).order_by(f"{sign}{at}", f"{sign}{by}")
         if self.also is None:
-            return list(ahead.values_list(at, "pk")[:limit]), []
-        end = list(ahead.values_list(at, "pk")[ranges.MOST_LOOKED_AT - 1 : ranges.MOST_LOOKED_AT])
+            return list(ahead.values_list(at, by)[:limit]), []
+        end = list(ahead.values_list(at, by)[ranges.MOST_LOOKED_AT - 1 : ranges.MOST_LOOKED_AT])
         if end:
-            behind = Direction(end[0], direction.is_up).is_ahead(at)
+            behind = Direction(end[0], direction.is_up).is_ahead(at, by)
             ahead = ahead.filter(**{f"{at}__{'lte' if direction.is_up else 'gte'}": end[0][0]}).exclude(behind)
-        return list(self.also(ahead).values_list(at, "pk")[:limit]), end
+        return list(self.also(ahead).values_list(at, by)[:limit]), end
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ and a row's id, so nothing is counted and nothing skipped. Every index ends with
 and no other index promises to be cheaper to a planner that knows no correlations.
 
 What no index begins with is asked of each row, of no more than `MOST_LOOKED_AT` of a range: what is rare gets a short
-page, and a place to go on from.
+page, and a place to go on from. In the indexes of tasks and groups it stands behind the id: no letter is fetched to be
+asked.
 """
 
 import heapq

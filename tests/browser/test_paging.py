@@ -205,6 +205,18 @@ def test_groups_are_walked_as_letters_are(desk):
     assert A_PAGE + 10 == sum(len(rows_of(page)) for page in found)
 
 
+def test_words_that_many_tasks_begin_with_find_the_letters_of_all(desk):
+    """Of so many tasks each letter is asked for its own, instead of each task for its letters."""
+    now = time.time()
+    letters = [desk.bury(task=f"many.{number % 20}", last_failed_seconds=now - number) for number in range(A_PAGE + 10)]
+    desk.bury(task="manyother", last_failed_seconds=now)
+    with desk.client("rex") as client:
+        pages = [rows_of(page) for page in walk(client, LETTERS, "?q=many.", "Older")]
+
+    assert [A_PAGE, 10] == [len(page) for page in pages]
+    assert ids_of(desk, letters) == {row for page in pages for row in page}
+
+
 def test_list_is_walked_and_entered_without_scripts(log_in, desk, walked):
     page = log_in("vera", java_script_enabled=False)
     page.goto(f"{desk.url}{LETTERS}?task=paging.walk&state=open")

@@ -4,14 +4,15 @@ of its own plan, for each combination of filters, at both ends and in the middle
 """
 
 import itertools
+import re
 from collections import Counter
 
 import pytest
 from django.db import connections
 
 from celery_safeguards.deadletter.changes import to_cursor
-from django_celery_safeguards import ranges
-from django_celery_safeguards.letter_sources import narrowed, with_key
+from django_celery_safeguards import letter_sources, ranges
+from django_celery_safeguards.letter_sources import narrowed, of_tasks, task_names, with_key
 from django_celery_safeguards.models import DeadLetter, LetterGroup
 from django_celery_safeguards.paging import OLDEST, Direction, Rows, page_of
 from tests.conformance.deadletter_contract import NOON, letter
@@ -113,6 +114,54 @@ def test_list_of_the_store_reads_one_range_of_an_index_for_each_state(rows, unde
         for plan in of_places:
             assert ([], set()) == (sorts_or_scans(plan), entered_by(chosen) - conditions(plan)), f"{chosen}: {plan}"
         assert [] == [word for word in ("Seq Scan", "SCAN ") if word in of_letters]
+
+
+@pytest.mark.parametrize("leading", [{"task": "task-3"}, {"fingerprint": "group-4"}], ids=["task", "group"])
+def test_what_is_asked_of_each_letter_is_in_the_index(rows, alias, leading):
+    """Five thousand letters of each state would be fetched, to find that none of them is of a rare kind."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("VACUUM")
+    sources = narrowed(rows, {**leading, "kind": "bug"})
+
+    _, plans = explained(connections[alias], lambda: page_of(sources, "last_failed_us", Direction(), 10))
+
+    assert [] == [plan for plan in plans if "Index Only Scan" not in plan and "COVERING INDEX" not in plan]
+
+
+@pytest.mark.parametrize("most", [2, 500])
+def test_names_of_tasks_are_stepped_through_in_an_index(rows, under_test, alias, most):
+    """Each list offers them: one question for each, or one that reads all letters, would be asked with every page."""
+    found, (plan,) = explained(connections[alias], lambda: task_names(alias, under_test.namespace, most))
+
+    assert [f"task-{number}" for number in range(5)][:most] == found
+    assert [] == re.findall(r"Seq Scan on \w*deadletter|SCAN \w*deadletter", plan), plan
+    assert {"namespace", "task"} == {"namespace", "task"} & conditions(plan), plan
+
+
+def test_no_letters_are_of_no_tasks(under_test, alias):
+    assert [] == task_names(alias, under_test.namespace, 500)
+
+
+@pytest.mark.parametrize("most", [4, 3], ids=["each by its ranges", "asked of each letter"])
+def test_letters_of_several_tasks_are_walked_once(rows, alias, monkeypatch, most):
+    """The words that a hundred tasks begin with would be looked for in hundreds of ranges."""
+    monkeypatch.setattr(letter_sources, "MOST_TASKS_EACH", most)
+    monkeypatch.setattr(ranges, "MOST_LOOKED_AT", 700)
+    names, chosen = [f"task-{number}" for number in range(4)], {"kind": "bug", "state": "open"}
+    sources, seen, direction = of_tasks(rows, chosen, names), [], Direction()
+    assert (4 if most == 4 else 1) == len(sources)
+
+    def page():
+        return page_of(sources, "last_failed_us", direction, 200)
+
+    while direction is not None:
+        found, plans = explained(connections[alias], page)
+        assert [[]] * len(plans) == [sorts_or_scans(plan) for plan in plans]
+        seen += found.places
+        direction = None if found.older is None else Direction(found.older)
+
+    wanted = rows.filter(task__in=names, **chosen).order_by("-last_failed_us", "-id")
+    assert list(wanted.values_list("last_failed_us", "id")) == seen
 
 
 def test_letters_are_found_by_the_beginning_of_their_key_in_an_index(rows, alias):

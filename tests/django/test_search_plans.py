@@ -7,8 +7,12 @@ import functools
 import pytest
 from django.db import connections
 
+from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.terms import name_term
-from django_celery_safeguards.models import LetterTerm
+from django_celery_safeguards import ranges
+from django_celery_safeguards.letter_sources import with_terms
+from django_celery_safeguards.models import DeadLetter, LetterTerm
+from django_celery_safeguards.paging import OLDEST, Direction, page_of
 from tests.conformance.deadletter_contract import NOON, letter
 from tests.django import plans
 
@@ -52,14 +56,34 @@ def test_each_term_is_one_range_of_the_index(explained, under_test):
     assert all("sg_term_failed" in plan for plan in of_terms[:2])
 
 
-def test_the_admins_search_reads_the_index_in_its_order(explained, under_test, alias):
+@pytest.mark.parametrize("chosen", [{}, {"state": "open"}, {"task": "shop.charge", "last_failed_us__gte": 1}], ids=str)
+@pytest.mark.parametrize("is_up", [False, True], ids=["older", "newer"])
+def test_the_admins_search_walks_the_index_in_its_order(explained, under_test, alias, monkeypatch, chosen, is_up):
+    """Of a million letters of a customer a page is read, and whoever goes on reads the next one."""
+    monkeypatch.setattr(ranges, "MOST_LOOKED_AT", 8)
     plans.prefer_indexes(connections[alias])
-    rows = LetterTerm.objects.using(alias).filter(namespace=under_test.namespace, term=name_term("r-1"))
+    rows = DeadLetter.objects.using(alias).filter(namespace=under_test.namespace)
+    terms = LetterTerm.objects.using(alias).filter(namespace=under_test.namespace)
+    sources = with_terms(rows, terms, chosen, [name_term("r-1")])
+    seen, direction = [], Direction(OLDEST, is_up=True) if is_up else Direction()
 
-    plan = rows.order_by("-last_failed_us", "-letter_row").values_list("last_failed_us", "letter_row")[:1_000].explain()
+    def page():
+        return page_of(sources, "last_failed_us", direction, 5)
 
-    assert "sg_term_failed" in plan
-    assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE") if word in plan], plan
+    while direction is not None:
+        found, asked = plans.explained(connections[alias], page)
+        for plan in asked:
+            assert "sg_term_failed" in plan
+            assert [] == [word for word in ("Sort", "Seq Scan", "TEMP B-TREE", "SCAN ") if word in plan], plan
+        seen += found.places[::-1] if is_up else found.places
+        onwards = found.newer if is_up else found.older
+        direction = None if onwards is None else Direction(onwards, is_up=is_up)
+
+    wanted = [letter(f"l-{number}", last_failed_seconds=NOON + number) for number in range(1, LETTERS, 3)]
+    assert [to_us(each.last_failed_seconds) for each in (wanted if is_up else wanted[::-1])] == [us for us, _ in seen]
+    assert set(rows.filter(pk__in=[id_ for _, id_ in seen]).values_list("letter_id", flat=True)) == {
+        each.id for each in wanted
+    }
 
 
 def test_change_that_leaves_the_terms_alone_costs_no_statement(under_test, statements):

@@ -1,6 +1,5 @@
 """Dead letters: the list, and how one is found."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from django_celery_safeguards.admin.placed_list import PLACES
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
 from django_celery_safeguards.admin.shown import seen_text, shown_search, shown_store
-from django_celery_safeguards.letter_sources import narrowed, with_key, with_terms
+from django_celery_safeguards.letter_sources import narrowed, of_tasks, task_names, with_key, with_terms
 from django_celery_safeguards.models import LetterTerm
 from django_celery_safeguards.paging import Found, Source
 from django_celery_safeguards.sql import row_id
@@ -47,7 +46,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, Re
     placed_in_words = "failed"
 
     def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
-        """Find by what an alert or a customer names, by an index: the newest letters of each of its terms."""
+        """Find by what an alert or a customer names, by an index: the letters of each of its terms."""
         rows = self.get_queryset(request)
         if not text:
             return narrowed(rows, chosen)
@@ -57,12 +56,14 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, Re
         terms = _terms().filter(namespace=shown_store().namespace)
         # Whether a guess is an argument's value, is told to those who may see it.
         wanted = shown_search().terms_for(text) if may_see(request) else (name_term(text),)
-        found = with_terms(rows, terms, wanted, key=text, most=_FOUND_AT_MOST)
-        named = [text, row_id(shown_store().namespace, text), *found]
-        of_tasks = [{**chosen, "task": name} for name in self.task_names(request) if name.startswith(text)]
-        of_tasks = [each for each in of_tasks if chosen.get("task", each["task"]) == each["task"]]
-        each_task = itertools.chain.from_iterable(narrowed(rows, each) for each in of_tasks)
-        return [Found(rows.filter(pk__in=named, **chosen)), *each_task]
+        of_terms = with_terms(rows, terms, chosen, wanted)
+        # Letters of an older version have no terms yet.
+        of_key = rows.filter(key=text).order_by().values_list("pk", flat=True)[:_FOUND_AT_MOST]
+        named = Found(rows.filter(pk__in=[text, row_id(shown_store().namespace, text), *of_key], **chosen))
+        tasks = [
+            name for name in self.task_names(request) if name.startswith(text) and chosen.get("task", name) == name
+        ]
+        return [named, *of_terms, *of_tasks(rows, chosen, tasks)]
 
     @property
     def search_help_text(self) -> str:
@@ -72,20 +73,16 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, Re
         named += f", which {NEEDED}" if arguments else ""
         return (
             f"Exactly: a key, a task id (also a root's, a parent's or an earlier replay's), a correlation id, a "
-            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key. Of more than "
-            f"{_FOUND_AT_MOST:,} letters the newest are found, of keys the first."
+            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key, of which the first "
+            f"{_FOUND_AT_MOST:,} are found."
         )
 
     def task_names(self, request: Any) -> Sequence[str]:
-        """Return the tasks that have letters, asked once for each request: from one name to the next, by the index."""
+        """Return the tasks that have letters, asked once for each request."""
         found: list[str] | None = getattr(request, "_safeguards_tasks", None)
         if found is None:
-            names, found, last = self.get_queryset(request).order_by("task").values_list("task", flat=True), [], None
-            while len(found) < _TASKS_AT_MOST:
-                last = (names if last is None else names.filter(task__gt=last)).first()
-                if last is None:
-                    break
-                found.append(last)
+            shown = shown_store()
+            found = [] if shown.alias is None else task_names(shown.alias, shown.namespace, _TASKS_AT_MOST)
             request._safeguards_tasks = found  # noqa: SLF001 - a request is where Django keeps such things
         return found
 
