@@ -124,7 +124,7 @@ class Settings:
     search_secret: str | None = field(default=None, repr=False)
     """Keys the hashes of sensitive arguments. In a Django project its `SECRET_KEY`, unless this is set."""
 
-    job_retention_seconds: float = 7_776_000.0
+    job_retention_seconds: float = 7_776_000
     """How long a replay job that is over is kept, from when it was made."""
 
     health_interval_seconds: float = 5.0

@@ -18,7 +18,7 @@ from tests.support.sockets import free_port
 from tests.support.waiting import wait_until
 
 SOON = 30
-OUTAGE_SECONDS = 2.0
+OUTAGE_SECONDS = 4.0
 
 
 class Dependency:
@@ -78,7 +78,7 @@ def scene(redis_url, namespace, announcements, start_worker, monkeypatch):
 
 
 def through_an_outage(scene, numbers, **options):
-    """Replay orders; the dependency goes once thirty have succeeded, and comes back two seconds later."""
+    """Replay orders; the dependency goes once thirty have succeeded, and comes back four seconds later."""
     scene.dead(numbers)
     scene.dependency.comes()
     back = threading.Event()
@@ -94,7 +94,7 @@ def through_an_outage(scene, numbers, **options):
             threading.Timer(OUTAGE_SECONDS, come_back).start()
 
     gone = []
-    job = make_job(scene.app, Choice(), "ann", per_second=30, stop_at=0, **options)
+    job = make_job(scene.app, Choice(), "ann", per_second=20, stop_at=0, **options)
     done = run_job(scene.app, job.id, on_step=go_once)
     assert back.wait(SOON)
     scene.dependency.goes()
@@ -103,15 +103,15 @@ def through_an_outage(scene, numbers, **options):
 
 def test_what_slows_while_letters_fail_loses_fewer_to_an_outage(scene):
     """Each letter that fails again is a call that a dependency in trouble had to refuse, and one more to replay."""
-    steady = through_an_outage(scene, range(150), adapts=False)
+    steady = through_an_outage(scene, range(200), adapts=False)
     rest = steady.tally.failed_again
-    # Those that failed again are replayed beside as many others: both jobs have 150 letters.
-    adaptive = through_an_outage(scene, range(1000, 1150 - rest))
+    # Those that failed again are replayed beside as many others: both jobs have 200 letters.
+    adaptive = through_an_outage(scene, range(1000, 1200 - rest))
 
     assert (steady.status, adaptive.status) == ("done", "done")
-    assert steady.tally.succeeded + steady.tally.failed_again == 150
-    assert adaptive.tally.succeeded + adaptive.tally.failed_again == 150
-    assert rest > 30
+    assert steady.tally.succeeded + steady.tally.failed_again == 200
+    assert adaptive.tally.succeeded + adaptive.tally.failed_again == 200
+    assert rest > 20
     assert adaptive.tally.failed_again < rest / 2
     # It has come back to its pace, and none was left out.
     assert adaptive.tempo.share == 1.0
