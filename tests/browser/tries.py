@@ -36,6 +36,7 @@ SEES = {
 }
 NOBODY = "nobody may"
 ANY_STAFF = "any member of the staff"
+ANY_VIEWER = "anybody who may view one of the models"
 _LETTERS = {"view_deadletter"}
 DEEDS = {
     "replay": ("Send this work again?", {"replay_deadletter"}),
@@ -89,6 +90,8 @@ class Try:
 
     def is_for(self, codenames, *, is_staff=True):
         """Whether somebody with these permissions may."""
+        if ANY_VIEWER in self.needs:
+            return is_staff and not set(codenames).isdisjoint(SEES.values())
         return is_staff and (ANY_STAFF in self.needs or self.needs <= set(codenames))
 
     def sent(self, client):
@@ -214,7 +217,7 @@ def _index(desk):
     return Try(
         address="app_list",
         path="django_celery_safeguards/",
-        needs=frozenset(_LETTERS),
+        needs=frozenset({ANY_VIEWER}),
         method="GET",
     )
 
