@@ -16,10 +16,14 @@ def is_built_in(task: str) -> bool:
 
 
 def bounded_name(name: str, max_bytes: int) -> str:
-    """Return the name as it is, or beyond the limit its head and a digest of the whole."""
-    whole = name.encode("utf-8", "surrogatepass")
-    if len(whole) <= max_bytes:
-        return name
+    """Return the name as it is; beyond the limit, or if nothing can encode it, its head and a digest of the whole."""
+    try:
+        whole = name.encode()
+        if len(whole) <= max_bytes:
+            return name
+    except UnicodeEncodeError:
+        # Half a surrogate pair: a shell hands over bytes that are no text as such halves, too.
+        whole = name.encode("utf-8", "surrogatepass")
     # Within the limit, too: a name that is bounded once more stays the same.
     head = name[:_HEAD_CHARS].encode("utf-8", "surrogatepass")[: max_bytes - _DIGEST_CHARS - 1]
     return f"{head.decode('utf-8', 'ignore')}~{hashlib.sha256(whole).hexdigest()[:_DIGEST_CHARS]}"

@@ -105,23 +105,23 @@ class Keys:
 
     def group(self, fingerprint: str) -> str:
         """Return the key of a group of letters."""
-        return f"{self.tag}:group:v1:{fingerprint}"
+        return f"{self.tag}:group:v1:{bounded_name(fingerprint, _MAX_READABLE_BYTES)}"
 
     def group_letters(self, fingerprint: str) -> str:
         """Return the key of the ids of a group's letters."""
-        return f"{self.tag}:group-letters:v1:{fingerprint}"
+        return f"{self.tag}:group-letters:v1:{bounded_name(fingerprint, _MAX_READABLE_BYTES)}"
 
     def job(self, job_id: str) -> str:
         """Return the key of a replay job."""
-        return f"{self.tag}:job:v1:{job_id}"
+        return f"{self.tag}:job:v1:{bounded_name(job_id, _MAX_READABLE_BYTES)}"
 
     def job_letters(self, job_id: str) -> str:
         """Return the key of a job's letters."""
-        return f"{self.tag}:job-letters:v1:{job_id}"
+        return f"{self.tag}:job-letters:v1:{bounded_name(job_id, _MAX_READABLE_BYTES)}"
 
     def job_of_group(self, fingerprint: str) -> str:
         """Return the key of a group's last job."""
-        return f"{self.tag}:job-of-group:v1:{fingerprint}"
+        return f"{self.tag}:job-of-group:v1:{bounded_name(fingerprint, _MAX_READABLE_BYTES)}"
 
     def term(self, term: str) -> str:
         """Return the key of the ids of the letters that are found by a term."""

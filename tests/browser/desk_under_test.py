@@ -283,6 +283,10 @@ class Desk:
         connections[self._alias].close()
         return digests
 
+    def server_log(self):
+        """Return what the web server has written, addresses included."""
+        return (self._directory / "server.log").read_text()
+
     # --- processes
 
     def start_worker(self, announcements, **env):

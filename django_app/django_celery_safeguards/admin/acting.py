@@ -25,6 +25,7 @@ from django.urls import reverse
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin.deeds import Done, Given
 from django_celery_safeguards.admin.letter_rows import let_go, letter_id_of
+from django_celery_safeguards.admin.placed_list import can_be_asked
 from django_celery_safeguards.admin.prospects import (
     ARCHIVE,
     DEEDS,
@@ -141,7 +142,7 @@ class LetterActions:
         return self._ask(request, deed, list(queryset), deed.form())
 
     def _rows(self: Any, request: Any, ids: Iterable[str]) -> list[Any]:
-        found = self.get_queryset(request).in_bulk(list(ids)[:MOST_AT_ONCE])
+        found = self.get_queryset(request).in_bulk([each for each in ids if can_be_asked(each)][:MOST_AT_ONCE])
         return [found[id_] for id_ in dict.fromkeys(ids) if id_ in found]
 
     def _refused(self: Any, request: Any, deed: Deed, count: int) -> Any:
@@ -185,7 +186,7 @@ class LetterActions:
         for row in rows:
             picked = picked_of(row)
             done = _done(app, deed, row, given, has_seen=picked in seen, may_run_twice=picked in asked)
-            because = f" Reason: {given.reason}" if given.reason else ""
+            because = f" Reason: {clean(given.reason)}" if given.reason else ""
             self.log_change(request, row, f"{deed.button}: {clean(done.text, _MESSAGE_CHARS)}.{because}")
             if done.is_done:
                 succeeded.append(done)

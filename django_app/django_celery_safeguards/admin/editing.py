@@ -107,13 +107,13 @@ class LetterEditing:
             became = (
                 "a copy is begun, and not known to be sent: see the letter" if is_out else "refused, nothing is sent"
             )
-            self.log_change(request, row, f"Edit as new: {became}. Reason: {reason}")
+            self.log_change(request, row, f"Edit as new: {became}. Reason: {clean(reason)}")
             if not is_out:
                 raise
             self.message_user(request, f"{clean(error, _MESSAGE_CHARS)}.", messages.ERROR)
         else:
             said = f"a copy is sent as task {sent.task_id}, {prepared.notes[0]}"
-            self.log_change(request, row, f"Edit as new: {clean(said, _MESSAGE_CHARS)}. Reason: {reason}")
+            self.log_change(request, row, f"Edit as new: {clean(said, _MESSAGE_CHARS)}. Reason: {clean(reason)}")
             named = clean(prepared.letter.id, 80)
             self.message_user(request, f"Letter {named}: {clean(said, _MESSAGE_CHARS)}.", messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self._named}_change", args=[row.pk], current_app=self.admin_site.name))

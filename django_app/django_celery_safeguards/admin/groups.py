@@ -85,7 +85,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         row = self.get_object(request, object_id)
         if row is not None and may_start(request):
             tools.insert(0, ("Replay its open letters", start_link(self.admin_site, fingerprint=row.fingerprint)))
-        if request.user.has_perm(PERMISSION):
+        if row is not None and request.user.has_perm(PERMISSION):
             tools.insert(0, ("Triage", self._url_of_triage(object_id)))
         return super().change_view(request, object_id, form_url, {"tools": tools, **(extra_context or {})})
 

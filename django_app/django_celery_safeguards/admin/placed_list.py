@@ -31,6 +31,8 @@ class PlacedList(ChangeList):
 
     def get_queryset(self, request: Any, exclude_parameters: Any = None) -> Any:
         """Return what actions are for, whatever was searched for; the page's place is no filter, and of no link."""
+        if not all(can_be_asked(value) for value in request.GET.values()):
+            raise IncorrectLookupParameters("a NUL")
         self.places = {name: request.GET[name] for name in PLACES if request.GET.get(name)}
         for name in PLACES:
             self.params.pop(name, None)
@@ -93,6 +95,11 @@ class OnlySelected(ActionForm):
     def clean_select_across(self) -> bool:
         """Never."""
         return False
+
+
+def can_be_asked(text: str) -> bool:
+    """Whether a database can be asked for a text: PostgreSQL's have no NUL."""
+    return "\x00" not in text
 
 
 def _place(text: str) -> Place:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 
 from django_celery_safeguards.admin.payload import seen_by
-from django_celery_safeguards.admin.placed_list import BEFORE, OnlySelected, PlacedList
+from django_celery_safeguards.admin.placed_list import BEFORE, OnlySelected, PlacedList, can_be_asked
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.paging import Rows, Source
 
@@ -45,6 +46,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             return self.model.objects.none()
         rows = self.model.objects.using(shown.alias).filter(namespace=shown.namespace).defer(*self.large_fields)
         return seen_by(request, rows)
+
+    def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
+        """Return a row; of an id that no row can have, none."""
+        return super().get_object(request, object_id, from_field) if can_be_asked(object_id) else None
+
+    def response_action(self, request: Any, queryset: Any) -> Any:
+        """Do what was chosen to the rows that were ticked; ids that no row can have are those of none."""
+        ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        return super().response_action(request, queryset) if all(map(can_be_asked, ticked)) else None
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         """

@@ -26,6 +26,7 @@ from celery_safeguards.printable import clean
 from celery_safeguards.replay.choosing import Choice, make_job, named
 from django_celery_safeguards.admin.forms import ReplayJobForm
 from django_celery_safeguards.admin.letter_rows import letter_id_of
+from django_celery_safeguards.admin.placed_list import can_be_asked
 from django_celery_safeguards.admin.prospects import MOST_AT_ONCE, REPLAY
 from django_celery_safeguards.admin.replay_forecast import ShownForecast, shown_forecast
 from django_celery_safeguards.admin.replay_verbs import hand_over_or_say
@@ -142,6 +143,8 @@ def start_link(admin_site: Any, **narrowed: str) -> str:
 def _chosen(given: Any) -> tuple[Choice, int]:
     """Return what a page names, and how many letters that is; more than are allowed are not counted."""
     picked = given.getlist("letter")[:MOST_AT_ONCE]
+    if not all(can_be_asked(each) for each in (*picked, *(given.get(name, "") for name in NARROWED_BY))):
+        raise Http404("there are no such letters")
     if picked:
         return _picked(picked)
     narrowed = {name: given[name] for name in NARROWED_BY if given.get(name)}

@@ -68,9 +68,9 @@ def bury(app, namespace):
 
     def put(letter_id="letter-1", *, headers=None, body=None, content_type="application/json", **changes):
         wire = WireMessage(
-            body=body or str(dumps([[], VALUES, {"chain": [{"task": "shop.ship"}]}])).encode(),
+            body=str(dumps([[], VALUES, {"chain": [{"task": "shop.ship"}]}])).encode() if body is None else body,
             content_type=content_type,
-            content_encoding="utf-8",
+            content_encoding=changes.pop("content_encoding", "utf-8"),
             headers={"task": "shop.note", "id": "t-1", "root_id": "t-1", **(headers or {})},
             properties={"correlation_id": "t-1"},
             delivery_info={"exchange": "", "routing_key": namespace},
