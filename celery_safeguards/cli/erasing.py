@@ -9,8 +9,7 @@ from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import terms_of_argument
 from celery_safeguards.cli.text import complain, print_json, say
-from celery_safeguards.printable import clean
-from celery_safeguards.replay.erasing import NOT_COVERED, Found, Wanted, erase, find
+from celery_safeguards.replay.erasing import NOT_COVERED, Wanted, erase, find
 from celery_safeguards.wiring import Wiring
 
 
@@ -49,12 +48,11 @@ def erase_data(
     wanted = _wanted(Wiring.of(app), letter_ids, argument, key, fingerprint)
     if not dry_run and not reason:
         raise click.UsageError("give --reason: it goes into the letters' histories")
-    found = find(app, wanted)
+    found, done = find(app, wanted), None
     refused = found.refused
-    letters = len(found.last_failed_seconds.keys() - refused.keys())
-    counts = {"letters": letters, "keys": len(found.records)}
+    counts = {"letters": found.letters, "keys": len(found.records)}
     if not dry_run:
-        question = f"Erase {_of(found)}? It cannot be undone"
+        question = f"Erase {found}? It cannot be undone"
         if not yes and not click.confirm(question, err=True):
             raise click.Abort
         done = erase(app, wanted, who, reason or "")
@@ -63,10 +61,8 @@ def erase_data(
     if as_json:
         whys = [{"letter_id": letter_id, "why": why} for letter_id, why in refused.items()]
         print_json({"dry_run": dry_run, **counts, "refused": whys, "not_covered": list(NOT_COVERED)})
-    elif dry_run:
-        say(f"would erase {_of(found)}")
     else:
-        say(f"erased: {counts['letters']} letters, {counts['records']} records, {counts['samples']} samples of groups")
+        say(f"would erase {found}" if done is None else f"erased: {done}")
     if not as_json:
         for letter_id, why in refused.items():
             complain(f"not erased: letter {letter_id}: {why}")
@@ -89,9 +85,3 @@ def _wanted(
             raise click.UsageError("--argument: no letter is found by such a value")
         return Wanted(terms=terms, secret=argument.partition("=")[2])
     return Wanted(letter_ids=tuple(letter_ids), fingerprint=fingerprint, key=key, secret=key or "")
-
-
-def _of(found: Found) -> str:
-    letters = len(found.last_failed_seconds.keys() - found.refused.keys())
-    kept = f", and not {len(found.refused)} of them that are refused," if found.refused else ""
-    return clean(f"the content of {letters} letters{kept} and the results of at most {len(found.records)} keys")

@@ -95,6 +95,15 @@ class Found:
     records: dict[RecordKey, None] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def letters(self) -> int:
+        """How many letters would be erased."""
+        return len(self.last_failed_seconds.keys() - self.refused.keys())
+
+    def __str__(self) -> str:
+        kept = f", and not {len(self.refused)} of them that are refused," if self.refused else ""
+        return f"the content of {self.letters} letters{kept} and the results of at most {len(self.records)} keys"
+
 
 @dataclass(slots=True, kw_only=True)
 class Erased:
@@ -112,6 +121,9 @@ class Erased:
     samples: int = 0
     under_way: int = 0
     refused: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.letters} letters, {self.records} records, {self.samples} samples of groups"
 
 
 def find(app: Any, wanted: Wanted) -> Found:

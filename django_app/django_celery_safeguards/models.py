@@ -201,6 +201,7 @@ class DeadLetter(models.Model):
             ("edit_deadletter", "Can send an edited copy of a dead letter"),
             ("archive_deadletter", "Can archive and restore dead letter"),
             ("export_deadletter", "Can export dead letters"),
+            ("erase_deadletter", "Can erase one person's data from dead letters"),
         )
         indexes = (
             models.Index(fields=["namespace", "last_failed_us", "id"], name="sg_letter_failed"),

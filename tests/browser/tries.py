@@ -22,6 +22,7 @@ from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS
 from tests.browser.test_editing import check
+from tests.browser.test_erasing import ERASE, looked
 from tests.browser.test_groups import SAID
 from tests.conformance.admission.calls import change, claimed
 
@@ -128,6 +129,9 @@ def tries_of(desk, ann):
         "start form": partial(_start, desk, ""),
         "start look": partial(_start, desk, "look"),
         "start": partial(_start, desk, "confirmed"),
+        "erase form": partial(_erase, desk, ann, ""),
+        "erase look": partial(_erase, desk, ann, "look"),
+        "erase": partial(_erase, desk, ann, "confirmed"),
         "edit form": partial(_edit, desk, ann, ""),
         "edit check": partial(_edit, desk, ann, "check"),
         "edit": partial(_edit, desk, ann, "send"),
@@ -320,4 +324,18 @@ def _edit(desk, ann, button):
         acts=button == "send",
         answer=302 if button == "send" else 200,
         quotes=button != "send",
+    )
+
+
+def _erase(desk, ann, button):
+    letter = quoting_letter(desk)
+    data = looked(ann, letter_ids=letter.id)[1] if button else {}
+    data.pop("confirmed", None)
+    return Try(
+        address="deadletter_erase",
+        path=ERASE,
+        method="POST" if button else "GET",
+        data={**data, "reason": "by hand", button: "1"},
+        needs=frozenset({*_LETTERS, "erase_deadletter"}),
+        acts=button == "confirmed",
     )

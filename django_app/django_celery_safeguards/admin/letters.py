@@ -11,6 +11,7 @@ from celery_safeguards.deadletter.terms import name_term
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
 from django_celery_safeguards.admin.editing import LetterEditing
+from django_celery_safeguards.admin.erasing import LetterErasing
 from django_celery_safeguards.admin.exporting import LetterExport
 from django_celery_safeguards.admin.filters import (
     GroupFilter,
@@ -34,7 +35,7 @@ _FOUND_AT_MOST = 1_000
 _TASKS_AT_MOST = 500
 
 
-class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, ReadOnlyAdmin):
+class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
     list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
@@ -93,6 +94,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, Re
         tools = [("Replay all of these", start_link(self.admin_site, **narrowed))] if is_offered else []
         if self.has_export_permission(request):
             tools.append(("Export all of these", self.export_link(request)))
+        tools += self.erase_tools(request)
         return super().changelist_view(request, {"tools": tools, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
@@ -100,6 +102,7 @@ class DeadLetterAdmin(LetterEditing, LetterActions, LetterExport, LetterPage, Re
         return [
             path("do/<slug:deed>/", self.admin_site.admin_view(self.deed_view), name=self.deed_url),
             *self.export_urls(),
+            path("erase/", self.admin_site.admin_view(self.erase_view), name=self.erase_url),
             path("<str:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=self.edit_url),
             *super().get_urls(),
         ]

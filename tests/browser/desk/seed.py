@@ -5,7 +5,7 @@ Creates the tables and the people: `python -m tests.browser.desk.seed`.
 import django
 
 PASSWORD = "night shift"
-_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive", "export")
+_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive", "export", "erase")
 PEOPLE = {
     "vera": ("view", "view_payload"),
     "rex": ("view", "view_payload", "replay"),
