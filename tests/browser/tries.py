@@ -52,6 +52,7 @@ _STARTS = {"replay_deadletter", "view_replayjob"}
 ACTIONS = {
     ("deadletter", "replay_selected"): DEEDS["replay"],
     ("deadletter", "replay_selected_at_a_pace"): ("Send these letters again?", _STARTS),
+    ("deadletter", "export_selected"): ("Export these letters?", {"export_deadletter"}),
     ("deadletter", "archive_selected"): DEEDS["archive"],
     ("deadletter", "restore_selected"): DEEDS["restore"],
     ("deadletter", "discard_selected"): DEEDS["discard"],
@@ -129,6 +130,9 @@ def tries_of(desk, ann):
         "start form": partial(_start, desk, ""),
         "start look": partial(_start, desk, "look"),
         "start": partial(_start, desk, "confirmed"),
+        "export form": partial(_export, desk, ""),
+        "export asked": partial(_export, desk, "asked"),
+        "export": partial(_export, desk, "confirmed"),
         "erase form": partial(_erase, desk, ann, ""),
         "erase look": partial(_erase, desk, ann, "look"),
         "erase": partial(_erase, desk, ann, "confirmed"),
@@ -324,6 +328,20 @@ def _edit(desk, ann, button):
         acts=button == "send",
         answer=302 if button == "send" else 200,
         quotes=button != "send",
+    )
+
+
+def _export(desk, button):
+    row = row_id(desk.namespace, quoting_letter(desk).id)
+    data = {"letter": row, "form": "json", "with_payload": "on", "reason": "by hand"}
+    return Try(
+        address="deadletter_export",
+        path=f"{LETTERS}export/",
+        method="POST" if button else "GET",
+        data={**data, button: "1"},
+        needs=frozenset({*_LETTERS, "export_deadletter"}),
+        # What goes out is written into the log.
+        acts=button == "confirmed",
     )
 
 
