@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
-from django.db.models import Exists, OuterRef, Value
+from django.db.models import OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from django_celery_safeguards.models import DeadLetter
@@ -96,7 +96,9 @@ def with_terms(rows: Any, terms: Any, chosen: Mapping[str, Any], wanted: Iterabl
     times, columns = _parted(chosen)
 
     def also(some: Any) -> Any:
-        return some.filter(Exists(_asked(rows.filter(pk=OuterRef("letter_row")), columns)))
+        # A value is looked up row by row; of EXISTS a planner may make a join that reads all letters of a task first.
+        letter = _asked(rows.filter(pk=OuterRef("letter_row")), columns).values("pk")[:1]
+        return some.alias(wanted_row=Subquery(letter)).filter(wanted_row__isnull=False)
 
     return [Rows(terms.filter(term=each, **times), also if columns else None, by="letter_row") for each in wanted]
 
