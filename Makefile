@@ -48,7 +48,7 @@ format: setup ## put the format right, and what ruff can fix by itself
 	@$(BIN)/ruff format .
 
 bench: setup ## run every benchmark; each writes benchmarks/results/<name>.json
-	@set -e; for name in overhead locks orm_ledger transport recovery replay; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
+	@set -e; for name in overhead locks orm_ledger transport recovery replay triage; do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; done
 
 soak: setup ## ten minutes of random kills and cuts, then count what is left
 	@$(BIN)/python -m benchmarks.soak

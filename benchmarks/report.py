@@ -14,8 +14,8 @@ PACKAGES = (
 )
 
 
-def write(name, figures):
-    """Print the figures and write them beside the benchmarks."""
+def write(name, figures, *, is_printed=True):
+    """Print the figures, unless they were, and write them beside the benchmarks."""
     result = {
         "benchmark": name,
         "command": " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
@@ -27,7 +27,7 @@ def write(name, figures):
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
-    for section, values in figures.items():
+    for section, values in figures.items() if is_printed else ():
         print(f"\n{section}")
         for label, value in values.items():
             print(f"  {label:<28} {value}")
