@@ -20,7 +20,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, State, body_of, record_or_error, to_json
+from celery_safeguards.ledger.record import FORMAT, Record, RecordUnreadable, State, body_of, record_or_error, to_json
 from celery_safeguards.locks.redis import holder_text, renewal_words, state_of
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, lost
 
@@ -68,9 +68,9 @@ class RedisAdmissionStore:
         (text,) = self._client.run(_READ, [self._record_key(key)], [])
         return _record(text)
 
-    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordUnreadable]:
         """See `AdmissionStore.read_many`."""
-        found: dict[RecordKey, Record | RecordTooNew] = {}
+        found: dict[RecordKey, Record | RecordUnreadable] = {}
         for first in range(0, len(keys), _RECORDS_A_TRIP):
             some = keys[first : first + _RECORDS_A_TRIP]
             texts = self._client.run(_READ, [self._record_key(key) for key in some], [])

@@ -26,7 +26,7 @@ from celery_safeguards.admission.store import (
 )
 from celery_safeguards.clock import to_us
 from celery_safeguards.errors import NotOurs
-from celery_safeguards.ledger.record import Record, RecordTooNew, State, without_content
+from celery_safeguards.ledger.record import Record, RecordUnreadable, State, without_content
 from celery_safeguards.locks import rules as lock_rules
 from celery_safeguards.locks.store import HeldLock, LockAsk
 
@@ -89,13 +89,13 @@ class AdmissionRules(ABC):
         """See `AdmissionStore.read`."""
         return self.step(lambda room: room.record(key), heard=False)
 
-    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordUnreadable]:
         """See `AdmissionStore.read_many`."""
-        found: dict[RecordKey, Record | RecordTooNew] = {}
+        found: dict[RecordKey, Record | RecordUnreadable] = {}
         for key in keys:
             try:
                 record = self.read(key)
-            except RecordTooNew as error:
+            except RecordUnreadable as error:
                 found[key] = error
                 continue
             if record is not None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from celery_safeguards._store_view import StoreView
 from celery_safeguards.clock import to_us
-from celery_safeguards.ledger.record import Record, RecordTooNew, State
+from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.locks.store import Grant, HeldLock, LockAsk
 
 
@@ -133,7 +133,7 @@ class AdmissionStore(Protocol):
         """Return a record as it stands, or None."""
         ...
 
-    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordUnreadable]:
         """Return those records that are there; one that a newer version wrote: why it cannot be read."""
         ...
 

@@ -23,11 +23,16 @@ from types import MappingProxyType
 from typing import Any
 
 from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.printable import clean
 
 FORMAT = 1
 
 
-class RecordTooNew(StoreUnavailable):
+class RecordUnreadable(StoreUnavailable):
+    """Raised when a stored record is damaged: nobody knows what its work did, and its message is put off."""
+
+
+class RecordTooNew(RecordUnreadable):
     """Raised when a newer version wrote a record: for this worker it is unavailable, and its message is put off."""
 
 
@@ -123,17 +128,23 @@ class Record:
 
         Raises:
             RecordTooNew: the record was written in a newer format than this version can read.
+            RecordUnreadable: it is damaged.
 
         """
-        head, _, body = text.partition("\n")
-        format_, *words = head.split(" ")
-        if int(format_) > FORMAT:
-            raise RecordTooNew(f"record format {format_} is newer than {FORMAT}: upgrade this worker")
-        state, owner, *times, asking = words
-        made = object.__new__(cls)
-        made.__dict__.update(_known(json.loads(body)))
-        made.__dict__.update(zip(_WHOLE_NUMBERS, map(int, times), strict=True))
-        made.__dict__.update(state=State(state), owner=owner if owner != _NOBODY else "", asking=asking == "1")
+        try:
+            head, _, body = text.partition("\n")
+            format_, *words = head.split(" ")
+            if int(format_) > FORMAT:
+                raise RecordTooNew(f"record format {format_} is newer than {FORMAT}: upgrade this worker")
+            state, owner, *times, asking = words
+            made = object.__new__(cls)
+            made.__dict__.update(_known(json.loads(body)))
+            made.__dict__.update(zip(_WHOLE_NUMBERS, map(int, times), strict=True))
+            made.__dict__.update(state=State(state), owner=owner if owner != _NOBODY else "", asking=asking == "1")
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise RecordUnreadable(
+                f"the record is damaged: {type(error).__name__}: {clean(str(error), 200)}"
+            ) from error
         return made
 
     def having(self, **fields: Any) -> "Record":
@@ -195,9 +206,9 @@ def _known(stored: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def record_or_error(text: str) -> Record | RecordTooNew:
+def record_or_error(text: str) -> Record | RecordUnreadable:
     """Return a record, or why it cannot be read: for who reads several."""
     try:
         return Record.from_text(text)
-    except RecordTooNew as error:
+    except RecordUnreadable as error:
         return error

@@ -20,7 +20,7 @@ from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.jobs.job import Picked, ReplayJob, Tally
-from celery_safeguards.ledger.record import RecordTooNew
+from celery_safeguards.ledger.record import RecordUnreadable
 from celery_safeguards.replay.plan import (
     OutgoingMessage,
     ReplayRefused,
@@ -38,7 +38,7 @@ MOST_UNWRITTEN = 150
 """Letters that a runner begins before it writes a step."""
 
 _Found = Mapping[str, Letter | LetterUnreadable]
-_Works = Mapping[str, Work | RecordTooNew]
+_Works = Mapping[str, Work | RecordUnreadable]
 _TASK_IDS = uuid.UUID("6e5f3a0c-51a5-4c1f-9f0b-0f6c2f4b8d11")
 
 
@@ -180,8 +180,8 @@ class _Batch:
         why = self._refusal(letter, work)
         return _Look("send", wire=letter.wire, message=message) if why is None else _Look("refuse", why)
 
-    def _refusal(self, letter: Letter, work: Work | RecordTooNew) -> str | None:
-        if isinstance(work, RecordTooNew):
+    def _refusal(self, letter: Letter, work: Work | RecordUnreadable) -> str | None:
+        if isinstance(work, RecordUnreadable):
             return str(work)
         return refusal(letter, work, may_run_twice=self._job.may_run_twice)
 

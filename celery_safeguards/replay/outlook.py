@@ -7,7 +7,7 @@ from celery_safeguards.clock import to_seconds, to_us
 from celery_safeguards.deadletter.changes import RESTORE_FIRST
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.ledger.record import RecordTooNew
+from celery_safeguards.ledger.record import RecordUnreadable
 from celery_safeguards.replay.edit_history import copies_in_words
 from celery_safeguards.replay.expecting import Expectation, Expected, expectation
 from celery_safeguards.replay.plan import (
@@ -111,7 +111,7 @@ def _known(app: Any, letter: Letter) -> Work | StoreUnavailable:
 
 
 def _not_known(error: StoreUnavailable, notes: tuple[str, ...] = ()) -> Outlook:
-    if isinstance(error, RecordTooNew):
+    if isinstance(error, RecordUnreadable):
         return _refused(f"not known: {error}", Expected.NOT_KNOWN, notes)
     return _refused(f"not known, the store of records did not answer: {error}", Expected.NOT_KNOWN, notes)
 

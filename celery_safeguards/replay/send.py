@@ -28,7 +28,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
-from celery_safeguards.ledger.record import RecordTooNew
+from celery_safeguards.ledger.record import RecordUnreadable
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
 from celery_safeguards.replay.plan import (
     OutgoingMessage,
@@ -165,16 +165,16 @@ def work_of(app: Any, letter: Letter) -> Work:
     Return what the store and this app know of a letter's work.
 
     Raises:
-        StoreUnavailable: the store did not answer, or a newer version wrote the record.
+        StoreUnavailable: the store did not answer, or the record cannot be read.
 
     """
     work = works_of(app, [letter])[letter.id]
-    if isinstance(work, RecordTooNew):
+    if isinstance(work, RecordUnreadable):
         raise work
     return work
 
 
-def works_of(app: Any, letters: Sequence[Letter]) -> Mapping[str, Work | RecordTooNew]:
+def works_of(app: Any, letters: Sequence[Letter]) -> Mapping[str, Work | RecordUnreadable]:
     """Return what the store and this app know of the work of letters, by their ids."""
     admission = Wiring.of(app).admission
     keys = {
@@ -184,10 +184,10 @@ def works_of(app: Any, letters: Sequence[Letter]) -> Mapping[str, Work | RecordT
     }
     records = admission.read_many(list(dict.fromkeys(keys.values()))) if keys else {}
     view = admission.view()
-    works: dict[str, Work | RecordTooNew] = {}
+    works: dict[str, Work | RecordUnreadable] = {}
     for letter in letters:
         record = records.get(keys[letter.id]) if letter.id in keys else None
-        if isinstance(record, RecordTooNew):
+        if isinstance(record, RecordUnreadable):
             works[letter.id] = record
         else:
             works[letter.id] = Work(store=view, record=record, policy=policy_of(app, letter.task))

@@ -15,7 +15,7 @@ from celery_safeguards.admission.atomic import Seen
 from celery_safeguards.admission.rules import AdmissionRules, Room
 from celery_safeguards.admission.store import Answer, Change, RecordKey
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.ledger.record import Record, RecordTooNew, State
+from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 from django_celery_safeguards import rows
 from django_celery_safeguards.bounds import unbounded_on
@@ -125,7 +125,7 @@ class OrmAdmissionStore(AdmissionRules):
         """See `AdmissionStore.read`."""
         return self.house.connection.run(lambda cursor: self._look_up(cursor, key))
 
-    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordTooNew]:
+    def read_many(self, keys: Sequence[RecordKey]) -> Mapping[RecordKey, Record | RecordUnreadable]:
         """See `AdmissionStore.read_many`."""
         names = {rows.record_id(self.house.namespace, key): key for key in keys}
         if not names:
@@ -133,7 +133,7 @@ class OrmAdmissionStore(AdmissionRules):
         also = f", {self.house.dialect.now_us}"
         select = self.house.tables.records.select_some(("id", *_STORED), len(names), also=also)
 
-        def act(cursor: Any) -> Mapping[RecordKey, Record | RecordTooNew]:
+        def act(cursor: Any) -> Mapping[RecordKey, Record | RecordUnreadable]:
             cursor.execute(select, list(names))
             found = {}
             for id_, *stored, expires_us, now_us in cursor.fetchall():

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.ledger import record
-from celery_safeguards.ledger.record import Record, RecordTooNew
+from celery_safeguards.ledger.record import Record, RecordUnreadable
 from celery_safeguards.locks.rules import Place
 from celery_safeguards.locks.store import LockState
 from django_celery_safeguards.models import NAME_CHARS
@@ -48,13 +48,13 @@ def record_of(row: Sequence[Any]) -> Record:
     Return a record from the values of `HEAD` and its body.
 
     Raises:
-        RecordTooNew: it was written in a newer format.
+        RecordUnreadable: it is damaged, or was written in a newer format.
 
     """
     return Record.from_text(_record_text(row))
 
 
-def record_or_error(row: Sequence[Any]) -> Record | RecordTooNew:
+def record_or_error(row: Sequence[Any]) -> Record | RecordUnreadable:
     """Return it as `record_of` does, or why it cannot be read."""
     return record.record_or_error(_record_text(row))
 

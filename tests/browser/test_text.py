@@ -5,7 +5,7 @@ Text that a stranger can put into a message, on every page that shows it: it is 
 import pytest
 
 from celery_safeguards.replay import discard
-from tests.browser.pages import LETTERS, content, open_letter
+from tests.browser.pages import LETTERS, RECORDS, content, open_letter
 from tests.integration.cli.odd_text import NASTY
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
@@ -138,3 +138,21 @@ def test_letter_that_cannot_be_read_shows_as_such(desk, stored):
     assert letter.id in listed.text
     assert "It cannot be read" in asked.text
     assert f"Letter {letter.id}: refused" in told
+
+
+@pytest.mark.parametrize("damaged", ["no json", "[]", '{"steps": 7', "null"])
+def test_letter_of_a_damaged_record_shows_that_nobody_knows(desk, damaged):
+    """One row that a disk has eaten must not take with it the page of what it belongs to, nor the list of all."""
+    order = f"order-{damaged[:2].strip()}-{len(damaged)}"
+    letter = desk.bury_unknown(order)
+    record = desk.damage_record(letter, damaged)
+    with desk.client("ann") as client:
+        page = client.get(desk.path_of(letter))
+        asked = client.do("replay", desk.picked(letter))
+        done = client.do("happened", desk.picked(letter), confirmed="1", reason="by hand", result="1")
+        row, rows = client.get(f"{RECORDS}{record}/change/"), client.get(RECORDS)
+
+    assert [each.status_code for each in (page, asked, done, row, rows)] == [200, 200, 302, 200, 200]
+    assert "the record is damaged" in page.text
+    assert "the record is damaged" in asked.text
+    assert desk.letter(letter).state == "open"

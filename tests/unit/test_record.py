@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, ResultForm, State
+from celery_safeguards.ledger.record import FORMAT, Record, RecordTooNew, RecordUnreadable, ResultForm, State
 from tests.support.record_text import text_of
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -71,6 +71,18 @@ def test_a_record_of_a_newer_format_is_refused_by_name():
     """An old worker would guess what a record means that it cannot know; the newer head may have any shape."""
     with pytest.raises(RecordTooNew, match=f"record format {FORMAT + 1} is newer than {FORMAT}: upgrade this worker"):
         Record.from_text(f"{FORMAT + 1} whatever\n...")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "\n", "no record", "1 done", "{}", "x done - 1 2 3 4 5 6 7 0\n{}"]
+    + [text_of(in_progress())[:-1], text_of(in_progress()).replace("in_progress", "in_a_hurry", 1)]
+    + [text_of(in_progress()).partition("\n")[0] + body for body in ("", "\n", "\n[]", "\n" + "[" * 100_000)],
+)
+def test_a_damaged_record_is_refused_by_name(damaged):
+    """Any other error would be taken for one of the message, or of the page."""
+    with pytest.raises(RecordUnreadable, match="the record is damaged: "):
+        Record.from_text(damaged)
 
 
 def test_a_record_cannot_be_changed_in_place():

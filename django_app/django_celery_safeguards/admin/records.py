@@ -9,8 +9,7 @@ from django.utils.safestring import SafeString
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.clock import to_us
-from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.ledger.record import Record, State
+from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.pipeline.indexing import shown_failure
 from celery_safeguards.printable import clean
 from celery_safeguards.wiring import Wiring
@@ -204,7 +203,7 @@ def _read(obj: Any) -> Record:
     if found is None:
         try:
             found = record_of([*(getattr(obj, name) for name in HEAD), obj.body])
-        except (ValueError, TypeError, AttributeError, StoreUnavailable):
+        except RecordUnreadable:
             heads = {name: getattr(obj, name) for name in HEAD}
             found = Record(**{**heads, "scope": obj.scope, "key": obj.key, "task": obj.task})
         obj._safeguards_record = found  # noqa: SLF001 - Django asks for each field of a page by itself
