@@ -8,6 +8,7 @@ import click
 
 from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.deadletter.search import Search
+from celery_safeguards.deadletter.terms import FACETS, facet_term
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean
 
@@ -15,9 +16,14 @@ KINDS = click.Choice([kind.value for kind in FailureKind])
 in_group = click.option("--group", "fingerprint", metavar="GROUP", help="Only letters of this group.")
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
-        "--find", "text", metavar="TEXT", help="By a key, an id, or a value of any searchable argument, exactly."
+        "--find",
+        "text",
+        metavar="TEXT",
+        help="By a key, an id, queue:NAME, error:CLASS, or a value of any searchable argument, exactly.",
     ),
     click.option("--argument", metavar="NAME=VALUE", help="By the value of a searchable argument, exactly."),
+    click.option("--queue", help="Only letters whose message came by this queue."),
+    click.option("--error", help="Only letters of this class of error, with its module or without."),
     click.option(
         "--state",
         type=click.Choice([*STATES, "any"]),
@@ -35,6 +41,8 @@ class Narrowed:
 
     text: str | None
     argument: str | None
+    queue: str | None
+    error: str | None
     state: str | None
     task: str | None
     kind: str | None
@@ -42,18 +50,25 @@ class Narrowed:
 
     def sought(self, search: Search) -> tuple[tuple[str, ...], str]:
         """Return the terms of what is searched for, and its text."""
-        if self.text is not None and self.argument is not None:
-            raise click.UsageError("--find and --argument: give one of them")
-        if self.argument is not None:
-            return terms_of_argument(search, self.argument), self.argument
-        if self.text is not None and not self.text.strip():
-            raise click.UsageError("--find: give a text")
-        return ((), "") if self.text is None else (search.terms_for(self.text), self.text)
+        given = {name: getattr(self, name) for name in ("text", "argument", *FACETS)}
+        sought = [name for name, value in given.items() if value is not None]
+        if not sought:
+            return (), ""
+        if len(sought) > 1:
+            raise click.UsageError("--find, --argument, --queue and --error: give one of them")
+        (name,) = sought
+        value = given[name]
+        if not value.strip():
+            raise click.UsageError(f"--{'find' if name == 'text' else name}: give a text")
+        if name == "argument":
+            return terms_of_argument(search, value), value
+        return (search.terms_for(value), value) if name == "text" else ((facet_term(name, value),), f"{name}:{value}")
 
     def options(self, search: Search) -> dict[str, Any]:
         """Return what `LetterStore.list` takes."""
         terms, _ = self.sought(search)
-        state = self.state or ("any" if terms else "open")
+        names_one = self.text is not None or self.argument is not None
+        state = self.state or ("any" if names_one else "open")
         return {
             "state": None if state == "any" else state,
             "task": self.task,

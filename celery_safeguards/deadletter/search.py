@@ -22,7 +22,17 @@ from typing import Any
 from celery_safeguards.conf import PREFIX, Settings, is_under
 from celery_safeguards.deadletter.arguments import plain_of
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.terms import argument_term, is_tagged, name_term, names_of, text_of, typed_text
+from celery_safeguards.deadletter.terms import (
+    argument_term,
+    facet_term,
+    facets_of,
+    is_tagged,
+    name_term,
+    names_of,
+    plain_terms,
+    text_of,
+    typed_text,
+)
 from celery_safeguards.errors import ConfigurationError, nearest
 
 MOST_TERMS = 64
@@ -80,12 +90,16 @@ class Search:
         return replace(letter, terms=terms, terms_note="; ".join(notes))
 
     def terms_for(self, text: str) -> tuple[str, ...]:
-        """Return the terms of what a person types: a key, an id, `name=value`, or a value of any of the arguments."""
+        """
+        Return the terms of what a person types.
+
+        A key, an id, `queue:NAME`, `error:CLASS`, `name=value`, or a value of any of the arguments.
+        """
         name, equals, value = text.partition("=")
         if equals and name.strip() in self.arguments:
-            return (*self.argument_terms(name, value), name_term(text))
+            return (*self.argument_terms(name, value), *plain_terms(text))
         each = (term for argument in self.arguments for term in self._terms(argument, text))
-        return (name_term(text), *each)
+        return (*plain_terms(text), *each)
 
     def argument_terms(self, name: str, value: str) -> tuple[str, ...]:
         """
@@ -105,6 +119,7 @@ class Search:
         """Return what of a letter a person's text has found, by name."""
         wanted = set(self.terms_for(text))
         found = [label for label, name in names_of(letter) if name_term(name) in wanted]
+        found += [facet for facet, value in facets_of(letter) if facet_term(facet, value) in wanted]
         value = text.partition("=")[2]
         for argument in self.arguments:
             given = {*self._terms(argument, text), *(self._terms(argument, value) if value else ())}

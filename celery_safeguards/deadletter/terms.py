@@ -1,7 +1,9 @@
 """
-What a letter is found by: opaque terms, one for each of its names and for each value of a searchable argument.
+What a letter is found by: opaque terms, one for each of its names, for its queue and its error, and for each value of
+a searchable argument.
 
     key "payment:7", task id "t-1"       ─┐
+    queue "payments", error "Declined"   ─┤
     order_id=4711, order_id="4711"       ─┼─ one text, one digest ──▶ a term: 32 hex digits ──▶ an index in each store
     email="Ann@Example.com", sensitive   ─┘  keyed by a secret
 
@@ -31,6 +33,9 @@ from celery_safeguards.deadletter.letter import Letter
 TERM_CHARS = 32
 MOST_VALUE_CHARS = 1_000
 """A longer text is nothing that a person types."""
+FACETS = ("queue", "error")
+"""What many letters have in common, and an index has no column for: `queue:NAME` and `error:CLASS` find them."""
+
 _NAMES = ("id", "key", "task_id", "replay_task_id", "root_id", "parent_id", "group_id")
 _UUID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 _KEY_OF_KEYS = b"celery-safeguards.search:"
@@ -49,6 +54,24 @@ def name_term(name: str) -> str:
     return _digest("name", name.strip())
 
 
+def facets_of(letter: Letter) -> list[tuple[str, str]]:
+    """Return the queue that a letter's message came by, which is its routing key, and the class of its error."""
+    given = {"queue": letter.wire.delivery_info.get("routing_key"), "error": letter.error_type}
+    return [(facet, each.strip()) for facet, each in given.items() if isinstance(each, str) and each.strip()]
+
+
+def facet_term(facet: str, value: str) -> str:
+    """Return the term of one of `FACETS`; an error's class may be given with its module or without."""
+    return _digest(facet, value.strip().rpartition(".")[2] if facet == "error" else value.strip())
+
+
+def plain_terms(text: str) -> tuple[str, ...]:
+    """Return the terms of what a person types that are of no argument: of a key, an id, `queue:NAME`, `error:CLASS`."""
+    facet, _, value = text.partition(":")
+    facet = facet.strip()
+    return (name_term(text), *((facet_term(facet, value),) if facet in FACETS and value.strip() else ()))
+
+
 def argument_term(argument: str, text: str, secret: str = "") -> str:
     """
     Return the term of an argument's value.
@@ -64,7 +87,8 @@ def argument_term(argument: str, text: str, secret: str = "") -> str:
 
 def terms_of(letter: Letter) -> tuple[str, ...]:
     """Return all terms of a letter, each once, in an order of their own: what a store keeps in its index."""
-    return tuple(sorted({*letter.terms, *(name_term(name) for _, name in names_of(letter))}))
+    names = (name_term(name) for _, name in names_of(letter))
+    return tuple(sorted({*letter.terms, *names, *(facet_term(*facet) for facet in facets_of(letter))}))
 
 
 def text_of(value: object) -> str | None:

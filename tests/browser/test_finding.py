@@ -66,11 +66,26 @@ def test_letter_is_found_by_what_its_terms_are(desk, by):
     assert ([letter.id], []) == (found, half)
 
 
+@pytest.mark.parametrize("person", ["vera", "lena"])
+def test_letters_are_found_by_their_queue_and_their_error(desk, person):
+    """Neither is payload: who may not see what work was given looks for the letters of an outage, too."""
+    error = f"shop.errors.Away{person.title()}"
+    queue = f"queue-of-{person}"
+    letter = desk.bury(error_type=error, queue=queue)
+    desk.bury()
+    with desk.client(person) as client:
+        found = [named(desk, client, q=words) for words in (f"error:{error}", f"queue:{queue}")]
+        narrowed = named(desk, client, q=f"queue:{queue}", state="discarded")
+
+    assert ([[letter.id]] * 2, []) == (found, narrowed)
+
+
 def test_search_box_says_what_can_be_found(desk):
     with desk.client("vera") as client:
         text = client.get(LETTERS).text
 
     assert "order_id=value (of order_id, customer.email)" in text
+    assert "queue:NAME, error:CLASS" in text
 
 
 def test_search_does_not_read_the_letters_themselves(desk):

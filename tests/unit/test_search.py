@@ -14,7 +14,7 @@ from kombu.utils.json import dumps
 
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.search import MOST_TERMS, Search
-from celery_safeguards.deadletter.terms import argument_term, terms_of, typed_text
+from celery_safeguards.deadletter.terms import argument_term, facets_of, terms_of, typed_text
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 from tests.conformance.deadletter_contract import letter
@@ -190,6 +190,40 @@ def test_what_was_found_is_said_by_name():
     assert ("amount",) == search.matches(found, "amount=7")
     assert ("root_id",) == search.matches(found, "r-1")
     assert () == search.matches(found, "8")
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        ("queue:payments", "queue"),
+        ("queue: payments ", "queue"),
+        ("error:shop.errors.Declined", "error"),
+        ("error:Declined", "error"),
+        ("error:other.Declined", "error"),
+    ],
+)
+def test_letter_is_found_by_its_queue_and_its_error(words, label):
+    """What an outage has in common is seldom one task."""
+    wire = WireMessage(body=b"[]", delivery_info={"exchange": "", "routing_key": "payments"})
+    found = letter(wire=wire, error_type="shop.errors.Declined")
+
+    assert Search().matches(found, words) == (label,)
+    assert set(Search().terms_for(words)) & set(terms_of(found))
+
+
+@pytest.mark.parametrize("words", ["queue:", "error: ", "queue:Payments", "payments", "error:declined", "kind:queue"])
+def test_other_words_find_no_queue_and_no_error(words):
+    wire = WireMessage(body=b"[]", delivery_info={"exchange": "", "routing_key": "payments"})
+    found = letter(wire=wire, error_type="shop.errors.Declined")
+
+    assert not set(Search().terms_for(words)) & set(terms_of(found))
+
+
+@pytest.mark.parametrize("info", [{}, {"routing_key": None}, {"routing_key": 7}, {"routing_key": " "}])
+def test_letter_without_a_queue_and_an_error_has_no_term_of_them(info):
+    found = letter(wire=WireMessage(body=b"[]", delivery_info=info), error_type="")
+
+    assert facets_of(found) == []
 
 
 def test_terms_survive_the_letters_json_and_bear_no_value():

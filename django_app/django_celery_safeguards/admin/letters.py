@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.urls import path
 from django.utils.safestring import SafeString
 
-from celery_safeguards.deadletter.terms import name_term
+from celery_safeguards.deadletter.terms import plain_terms
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.acting import LetterActions
 from django_celery_safeguards.admin.editing import LetterEditing
@@ -56,7 +56,7 @@ class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport,
             return [Found(rows.filter(pk__in=found, **chosen))]
         terms = _terms().filter(namespace=shown_store().namespace)
         # Whether a guess is an argument's value, is told to those who may see it.
-        wanted = shown_search().terms_for(text) if may_see(request) else (name_term(text),)
+        wanted = shown_search().terms_for(text) if may_see(request) else plain_terms(text)
         of_terms = with_terms(rows, terms, chosen, wanted)
         # Letters of an older version have no terms yet.
         of_key = rows.filter(key=text).order_by().values_list("pk", flat=True)[:_FOUND_AT_MOST]
@@ -74,8 +74,8 @@ class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport,
         named += f", which {NEEDED}" if arguments else ""
         return (
             f"Exactly: a key, a task id (also a root's, a parent's or an earlier replay's), a correlation id, a "
-            f"letter's id{named}. By its beginning: a task's name; with * at the end, a key, of which the first "
-            f"{_FOUND_AT_MOST:,} are found."
+            f"letter's id{named}; queue:NAME, error:CLASS. By its beginning: a task's name; with * at the end, a key, "
+            f"of which the first {_FOUND_AT_MOST:,} are found."
         )
 
     def task_names(self, request: Any) -> Sequence[str]:

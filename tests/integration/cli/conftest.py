@@ -73,7 +73,7 @@ def bury(app, namespace):
             content_encoding=changes.pop("content_encoding", "utf-8"),
             headers={"task": "shop.note", "id": "t-1", "root_id": "t-1", **(headers or {})},
             properties={"correlation_id": "t-1"},
-            delivery_info={"exchange": "", "routing_key": namespace},
+            delivery_info=changes.pop("delivery_info", {"exchange": "", "routing_key": namespace}),
         )
         given = {
             "id": letter_id,

@@ -61,6 +61,30 @@ def test_search_finds_the_letter_and_says_by_what(cli, bury_indexed, words, matc
     assert ("MATCHED" in head, f" {matched} " in line) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("queue", "payments"), ("error", "shop.Declined"), ("error", "Declined")]
+)
+def test_list_is_narrowed_by_queue_and_by_error(cli, bury, option, value):
+    """A filter, not a search: what has been given up is left out."""
+    ours = {"delivery_info": {"exchange": "", "routing_key": "payments"}, "error_type": "shop.Declined"}
+    for letter_id, more in (("ours", ours), ("given-up", ours), ("other", {})):
+        bury(letter_id, **more)
+    cli("dead", "discard", "given-up", "--by", "ann", "--reason", "a test order")
+
+    narrowed = json.loads(cli("dead", "list", f"--{option}", value, "--json").stdout)
+    of_any_state = json.loads(cli("dead", "list", f"--{option}", value, "--state", "any", "--json").stdout)
+    found = json.loads(cli("dead", "list", "--find", f"{option}:{value}", "--json").stdout)
+
+    assert [each["id"] for each in narrowed["letters"]] == ["ours"]
+    assert {each["id"] for each in of_any_state["letters"]} == {"ours", "given-up"}
+    assert {each["id"] for each in found["letters"]} == {"ours", "given-up"}
+
+
+@pytest.mark.parametrize("words", [("--queue", "a", "--error", "b"), ("--queue", "a", "--find", "b"), ("--error", " ")])
+def test_one_thing_is_searched_for_at_a_time(cli, words):
+    assert cli("dead", "list", *words).exit_code == 2
+
+
 def test_search_looks_in_every_state_unless_told(cli, bury_indexed):
     """The customer asks about what somebody has given up last week."""
     bury_indexed(ours=4711)
