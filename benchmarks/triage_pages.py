@@ -96,6 +96,8 @@ def pages_of(rows, chance):
         "value": (name, 1),
         "value of many": (f"customer.email={made.BUSIEST_CUSTOMER}", 50),
         "task": (made.BUSIEST_TASK, 50),
+        "queue": (f"queue:{rows.namespace}", 50),
+        "error": ("error:shop.errors.Error0", 50),
         "no such": (f"payment:{name}x", 0),
     }
     groups = {

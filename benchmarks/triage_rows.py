@@ -21,7 +21,7 @@ from benchmarks import triage_letters as made
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, STATUSES
 from celery_safeguards.deadletter.letter import STATES, Letter
-from celery_safeguards.deadletter.terms import name_term, terms_of
+from celery_safeguards.deadletter.terms import facet_term, facets_of, name_term, terms_of
 from celery_safeguards.pipeline.indexing import indexed
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.models import DeadLetter, LetterTerm
@@ -128,6 +128,7 @@ class Rows:
         cause.hours[int(at // HOUR_SECONDS)] += 1
         cause.newest, cause.oldest = number if cause.newest is None else cause.newest, number
         found_by += [name_term(names[each]) for each in ("letter_id", "key", "task_id")]
+        found_by += [facet_term(*facet) for facet in facets_of(template)]
         return row, [
             {"namespace": self.namespace, "term": term, "letter_row": row["id"], "last_failed_us": to_us(at)}
             for term in found_by
