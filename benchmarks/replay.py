@@ -33,8 +33,8 @@ from benchmarks.replay_app import BROKER_URL, QUEUE, STORE_URL, app_of_environme
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.replay.choosing import Choice, make_job
-from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.many.choosing import Choice, make_job
+from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.wiring import Wiring
 from tests.support.postgres import fresh_database, postgres_server
 

@@ -115,7 +115,7 @@ class Settings:
 
     redact: str | Callable[..., Any] | None = None
     """Says what is shown in place of a value of a letter, beside what is masked by name: a function of a context and
-    the value, or its dotted name; see `deadletter.redaction` and `deadletter.masking.RedactionContext`."""
+    the value, or its dotted name; see `deadletter.shown.redaction` and `deadletter.shown.masking.RedactionContext`."""
 
     playbooks: Mapping[str, str] = field(default_factory=dict)
     """What to do about failures, shown with letters and groups: an address or a sentence, by the fingerprint of a

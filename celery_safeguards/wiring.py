@@ -30,9 +30,9 @@ from celery_safeguards.admission.store import AdmissionStore
 from celery_safeguards.clock import Clock, SystemClock
 from celery_safeguards.conf import MEMORY_URL, Settings
 from celery_safeguards.deadletter.memory import MemoryLetterStore
-from celery_safeguards.deadletter.redaction import Redaction
 from celery_safeguards.deadletter.redis import RedisLetterStore
 from celery_safeguards.deadletter.search import Search
+from celery_safeguards.deadletter.shown.redaction import Redaction
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import ConfigurationError, nearest

@@ -15,9 +15,9 @@ from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import Edit, EditRefused, MaskedEdit, Prepared, masked, prepare, send_edited
-from celery_safeguards.replay.copying import known_queues, opened_at, with_argument
-from celery_safeguards.replay.edit import Opened, as_text
-from celery_safeguards.replay.locked import locked_fields
+from celery_safeguards.replay.copies.copying import known_queues, opened_at, with_argument
+from celery_safeguards.replay.copies.edit import Opened, as_text
+from celery_safeguards.replay.copies.locked import locked_fields
 from celery_safeguards.wiring import Wiring
 
 _AT_ONCE = "none"

@@ -18,7 +18,7 @@ import click
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import Narrowed, narrowing
 from celery_safeguards.cli.text import complain
-from celery_safeguards.deadletter.export import FORMATS, Format, head, line, row_of, unreadable_row
+from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.wiring import Wiring
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from celery_safeguards.cli.text import print_fields, print_json, say
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.asking import Asker
-from celery_safeguards.replay.choosing import Choice
 from celery_safeguards.replay.expecting import IN_WORDS
-from celery_safeguards.replay.forecasting import Forecast, Foreseen
+from celery_safeguards.replay.many.asking import Asker
+from celery_safeguards.replay.many.choosing import Choice
+from celery_safeguards.replay.many.forecasting import Forecast, Foreseen
 
 
 def print_forecast(

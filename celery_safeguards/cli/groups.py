@@ -11,7 +11,7 @@ from celery_safeguards.cli.narrowing import KINDS
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup, ReleaseFailures
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.playbook import playbook_of
+from celery_safeguards.deadletter.shown.playbook import playbook_of
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.indexing import indexed, redaction_of

@@ -17,11 +17,11 @@ from celery_safeguards.cli.text import complain, print_fields, print_json, print
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import when
-from celery_safeguards.replay.asking import Asker
-from celery_safeguards.replay.choosing import ORDERS, Choice, Order, make_job, named
-from celery_safeguards.replay.forecasting import foresee
-from celery_safeguards.replay.running import run_job
-from celery_safeguards.replay.settling import settle
+from celery_safeguards.replay.many.asking import Asker
+from celery_safeguards.replay.many.choosing import ORDERS, Choice, Order, make_job, named
+from celery_safeguards.replay.many.forecasting import foresee
+from celery_safeguards.replay.many.running import run_job
+from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 
 _PLAIN = (

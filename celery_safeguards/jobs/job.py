@@ -11,7 +11,7 @@ A replay of many letters as a job: what was chosen, how it goes, and how far it 
 The promise: the letters are taken down before the first is sent, each with its last failure; so one that dies again is
 another failure, which this job does not send. The job is written in steps: how far it has come, what became of those
 letters, and which are still on their way. A runner that is killed has sent at most the letters of one step more than
-was written; the next one asks each of them (see `replay.running`).
+was written; the next one asks each of them (see `replay.many.running`).
 
 One runner at a time has a job, by a lease that it renews with each step:
 
@@ -150,7 +150,7 @@ class ReplayJob:
         on_their_way: those sent that have no answer yet, with when they were sent.
         tempo: how much of its pace it goes at just now.
         due_seconds: when the next message is due, wall clock: the next runner keeps the pace of the last one.
-        settled: of a cancelled job, whether what its runner had begun is known; see `replay.settling`.
+        settled: of a cancelled job, whether what its runner had begun is known; see `replay.many.settling`.
         unsure: letters that it had begun, of which nobody knows whether they were sent.
 
     """

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.masking import FAILED
-from celery_safeguards.deadletter.redaction import Redaction
+from celery_safeguards.deadletter.shown.masking import FAILED
+from celery_safeguards.deadletter.shown.redaction import Redaction
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.key import body_signature

@@ -16,12 +16,12 @@ from typing import Any
 from celery_safeguards.deadletter.letter import LetterTruncated, LetterUnreadable
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
-from celery_safeguards.replay.copying import Prepared, opened_at, prepare
+from celery_safeguards.replay.copies.copying import Prepared, opened_at, prepare
+from celery_safeguards.replay.copies.edit import Edit, EditRefused
+from celery_safeguards.replay.copies.editing import CopyNotPublished, Edited, send_edited
+from celery_safeguards.replay.copies.masked import MaskedEdit, masked
 from celery_safeguards.replay.discarding import discard
-from celery_safeguards.replay.edit import Edit, EditRefused
-from celery_safeguards.replay.editing import CopyNotPublished, Edited, send_edited
-from celery_safeguards.replay.masked import MaskedEdit, masked
-from celery_safeguards.replay.pace import Pace
+from celery_safeguards.replay.many.pace import Pace
 from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
 from celery_safeguards.replay.publishing import NotPublished
 from celery_safeguards.replay.send import Replayed, replay, resume

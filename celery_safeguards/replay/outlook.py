@@ -8,7 +8,7 @@ from celery_safeguards.deadletter.changes import RESTORE_FIRST
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ledger.record import RecordUnreadable
-from celery_safeguards.replay.edit_history import copies_in_words
+from celery_safeguards.replay.copies.edit_history import copies_in_words
 from celery_safeguards.replay.expecting import Expectation, Expected, expectation
 from celery_safeguards.replay.plan import (
     Need,

@@ -21,8 +21,8 @@ from celery import shared_task
 
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.jobs.job import JobNotOpen, NoSuchJob, ReplayJob
-from celery_safeguards.replay.running import run_job
-from celery_safeguards.replay.settling import settle
+from celery_safeguards.replay.many.running import run_job
+from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 
 RUN_REPLAY = "celery_safeguards.run_replay"

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from celery_safeguards.replay.choosing import Choice, make_job
-from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.many.choosing import Choice, make_job
+from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.wiring import Wiring
 from tests.acceptance import replay_app
 from tests.support import apps

@@ -5,7 +5,7 @@ What can be read: in both themes, on a desk and on a phone.
 import pytest
 
 from celery_safeguards.locks.store import LockAsk
-from celery_safeguards.replay.choosing import Choice, make_job, named
+from celery_safeguards.replay.many.choosing import Choice, make_job, named
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS, open_letter, press
 

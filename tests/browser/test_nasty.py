@@ -9,7 +9,7 @@ import pytest
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import LockAsk
-from celery_safeguards.replay.choosing import make_job, named
+from celery_safeguards.replay.many.choosing import make_job, named
 from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 
 from celery_safeguards.jobs.job import declared, taken
-from celery_safeguards.replay.batch import task_id_of
-from celery_safeguards.replay.choosing import Choice, make_job
+from celery_safeguards.replay.many.batch import task_id_of
+from celery_safeguards.replay.many.choosing import Choice, make_job
 from django_celery_safeguards.sql import row_id
 from django_celery_safeguards.tasks import RUN_REPLAY
 from tests.browser.pages import REPLAYS, content, follow

@@ -17,7 +17,7 @@ from celery_safeguards.deadletter.letter import HistoryEntry
 from celery_safeguards.jobs.job import declared, taken
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import LockAsk
-from celery_safeguards.replay.choosing import make_job, named
+from celery_safeguards.replay.many.choosing import make_job, named
 from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS

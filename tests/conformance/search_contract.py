@@ -136,7 +136,7 @@ class LetterSearchContract:
     def test_a_rare_filter_finds_all_however_short_its_pages_are(self, store, limit, monkeypatch):
         """A store that looks at so many letters in one call must go on where it ended."""
         monkeypatch.setattr("django_celery_safeguards.ranges.MOST_LOOKED_AT", 7)
-        monkeypatch.setattr("celery_safeguards.deadletter.redis_pages._NAMES_A_TRIP", 7)
+        monkeypatch.setattr("celery_safeguards.deadletter.redis.pages._NAMES_A_TRIP", 7)
         for number in range(40):
             task = "shop.ship" if number in {0, 1, 16, 17, 28, 39} else "shop.charge"
             named = {"task_id": "7"} if number % 5 else {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from celery_safeguards.jobs.job import ReplayJob
 from celery_safeguards.jobs.tempo import LATEST, SLOWEST_PER_SECOND, Tempo, least_share
-from celery_safeguards.replay.pace import Pace
+from celery_safeguards.replay.many.pace import Pace
 from tests.integration.replay.clocks import PacedClock
 
 rates = st.none() | st.floats(0.001, 10_000)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps
 
 from celery_safeguards import Safeguards, SafeTask
-from celery_safeguards.deadletter.masking import FAILED, MASK
-from celery_safeguards.replay.edit import Edit, EditRefused, as_text, changed_fields, opened, require_no_marks
-from celery_safeguards.replay.masked import masked, without_values
+from celery_safeguards.deadletter.shown.masking import FAILED, MASK
+from celery_safeguards.replay.copies.edit import Edit, EditRefused, as_text, changed_fields, opened, require_no_marks
+from celery_safeguards.replay.copies.masked import masked, without_values
 from celery_safeguards.wiring import Wiring
 from tests.unit.test_replay_edit import TYPED, letter, typed
 
@@ -260,7 +260,7 @@ def test_function_that_fails_or_answers_with_something_else_hides_all_and_breaks
 
 
 def test_letter_that_cannot_be_redacted_is_edited_with_everything_hidden(shop, monkeypatch):
-    monkeypatch.setattr("celery_safeguards.deadletter.masking.Look.wire", lambda *_: 1 / 0)
+    monkeypatch.setattr("celery_safeguards.deadletter.shown.masking.Look.wire", lambda *_: 1 / 0)
     _, found, seen = look(shop, CANARY, note={"a": CANARY})
 
     assert seen.edit == Edit(args=["[redacted 0]"], kwargs={"note": "[redacted 1]"})

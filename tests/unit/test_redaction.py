@@ -12,11 +12,11 @@ from kombu.utils.json import dumps
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.conf import Settings
-from celery_safeguards.deadletter import redaction
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.letter import HistoryEntry
-from celery_safeguards.deadletter.masking import FAILED, MASK
-from celery_safeguards.deadletter.redaction import Redaction
+from celery_safeguards.deadletter.shown import redaction
+from celery_safeguards.deadletter.shown.masking import FAILED, MASK
+from celery_safeguards.deadletter.shown.redaction import Redaction
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 from tests.conformance.deadletter_contract import NOON, letter

@@ -15,7 +15,7 @@ from kombu.utils.json import dumps
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.replay.edit import Edit, EditRefused, as_sent, as_text, changed_fields, in_words, opened
+from celery_safeguards.replay.copies.edit import Edit, EditRefused, as_sent, as_text, changed_fields, in_words, opened
 
 TYPED = {
     "at": datetime(2025, 3, 1, 12, 30, 5, 123456, tzinfo=UTC),

@@ -9,7 +9,7 @@ from celery import Celery, chain, chord, group
 from celery.signals import before_task_publish
 from kombu.utils.json import dumps
 
-from celery_safeguards.replay.following import following
+from celery_safeguards.replay.copies.following import following
 
 OF_ONE_RUN = {"task_id", "reply_to", "group_id", "group_index", "chord", "root_id", "parent_id"}
 

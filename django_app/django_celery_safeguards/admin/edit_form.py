@@ -10,7 +10,7 @@ from django import forms
 from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import Edit, EditRefused, MaskedEdit, Prepared
-from celery_safeguards.replay.edit import Opened, as_text
+from celery_safeguards.replay.copies.edit import Opened, as_text
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 
 MOST_FORM_BYTES = 1_000_000

@@ -24,8 +24,8 @@ from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, masked, opened_at, prepare, send_edited
-from celery_safeguards.replay.copying import known_queues
-from celery_safeguards.replay.locked import locked_fields
+from celery_safeguards.replay.copies.copying import known_queues
+from celery_safeguards.replay.copies.locked import locked_fields
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
 from django_celery_safeguards.admin.letter_rows import letter_of, reading_of, seen_letter_of

@@ -32,7 +32,7 @@ from django.urls import path, reverse
 from django.utils.http import urlencode
 
 from celery_safeguards.conf import Settings
-from celery_safeguards.deadletter.export import FORMATS, Format, head, line, row_of, unreadable_row
+from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin.forms import ReasonForm
 from django_celery_safeguards.admin.letter_rows import let_go, reading_of, seen_letter_of

@@ -12,10 +12,10 @@ from typing import Any
 from django.utils.safestring import SafeString
 
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.asking import Answer, Asker
-from celery_safeguards.replay.choosing import Choice
 from celery_safeguards.replay.expecting import IN_WORDS
-from celery_safeguards.replay.forecasting import Forecast, Foreseen, foresee
+from celery_safeguards.replay.many.asking import Answer, Asker
+from celery_safeguards.replay.many.choosing import Choice
+from celery_safeguards.replay.many.forecasting import Forecast, Foreseen, foresee
 from django_celery_safeguards.admin import payload, presenting
 from django_celery_safeguards.admin.forms import MOST_ASKED
 from django_celery_safeguards.admin.shown import shown_store

@@ -23,7 +23,7 @@ from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import JobUnderWay
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.choosing import Choice, make_job, named
+from celery_safeguards.replay.many.choosing import Choice, make_job, named
 from django_celery_safeguards.admin.forms import ReplayJobForm
 from django_celery_safeguards.admin.letter_rows import letter_id_of
 from django_celery_safeguards.admin.placed_list import can_be_asked

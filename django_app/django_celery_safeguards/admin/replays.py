@@ -20,7 +20,7 @@ from celery_safeguards.clock import to_us
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import JobUnreadable, ReplayJob, declared
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.settling import settle
+from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
 from django_celery_safeguards.admin.filters import JobStatusFilter

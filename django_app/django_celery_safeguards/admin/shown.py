@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.masking import FAILED
-from celery_safeguards.deadletter.playbook import playbook_of
 from celery_safeguards.deadletter.retention import kept_in_words
 from celery_safeguards.deadletter.search import Search
+from celery_safeguards.deadletter.shown.masking import FAILED
+from celery_safeguards.deadletter.shown.playbook import playbook_of
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.pipeline.indexing import redaction_of
 from celery_safeguards.wiring import Wiring

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
-from celery_safeguards.deadletter import redaction
+from celery_safeguards.deadletter.shown import redaction
 from celery_safeguards.errors import KeyRefused
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring

@@ -14,8 +14,8 @@ from celery_safeguards._redis import Keys
 from celery_safeguards.jobs.job import taken
 from celery_safeguards.jobs.tempo import Tempo
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.replay import running
-from celery_safeguards.replay.batch import task_id_of
+from celery_safeguards.replay.many import running
+from celery_safeguards.replay.many.batch import task_id_of
 from celery_safeguards.wiring import Wiring
 from tests.integration.cli.odd_text import NASTY
 from tests.integration.replay.clocks import PacedClock, WorkersClock

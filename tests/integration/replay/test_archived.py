@@ -9,10 +9,10 @@ import pytest
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.jobs.job import Tally
 from celery_safeguards.replay import replay
-from celery_safeguards.replay.answers import look_at
-from celery_safeguards.replay.batch import task_id_of
-from celery_safeguards.replay.choosing import Choice, make_job, named
-from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.many.answers import look_at
+from celery_safeguards.replay.many.batch import task_id_of
+from celery_safeguards.replay.many.choosing import Choice, make_job, named
+from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.clocks import WorkersClock
 from tests.integration.replay.shop import die, queued, run, stored

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from celery_safeguards.replay import Fate, replay_many
-from celery_safeguards.replay.choosing import make_job, named
-from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.many.choosing import make_job, named
+from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.shop import die, make_app, make_shop, queued, run, stored
 

@@ -11,11 +11,11 @@ from celery_safeguards import headers as h
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.replay import discard
-from celery_safeguards.replay.asking import Asker, Said
-from celery_safeguards.replay.choosing import Choice, make_job, named
 from celery_safeguards.replay.expecting import IN_WORDS, Expected
-from celery_safeguards.replay.forecasting import forecast, foresee
-from celery_safeguards.replay.running import run_job
+from celery_safeguards.replay.many.asking import Asker, Said
+from celery_safeguards.replay.many.choosing import Choice, make_job, named
+from celery_safeguards.replay.many.forecasting import forecast, foresee
+from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.clocks import WorkersClock
 from tests.integration.replay.shop import copied, die, forget_record, run, take

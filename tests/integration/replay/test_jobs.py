@@ -12,12 +12,13 @@ from celery_safeguards._redis import Keys
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.jobs.job import JobNotOpen, JobUnderWay, declared, taken
 from celery_safeguards.ledger.record import FORMAT
-from celery_safeguards.replay import batch, discard
-from celery_safeguards.replay.batch import task_id_of
-from celery_safeguards.replay.choosing import Choice, NothingChosen, make_job, named
-from celery_safeguards.replay.forecasting import forecast
+from celery_safeguards.replay import discard
+from celery_safeguards.replay.many import batch
+from celery_safeguards.replay.many.batch import task_id_of
+from celery_safeguards.replay.many.choosing import Choice, NothingChosen, make_job, named
+from celery_safeguards.replay.many.forecasting import forecast
+from celery_safeguards.replay.many.running import LEASE_SECONDS, run_job
 from celery_safeguards.replay.publishing import publish
-from celery_safeguards.replay.running import LEASE_SECONDS, run_job
 from celery_safeguards.replay.send import replay
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.clocks import PacedClock, WorkersClock

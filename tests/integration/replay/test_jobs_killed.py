@@ -14,10 +14,11 @@ import pytest
 
 from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.jobs.job import declared
-from celery_safeguards.replay import ReplayRefused, batch, discard, resume, running
-from celery_safeguards.replay.choosing import Choice, make_job
-from celery_safeguards.replay.running import LEASE_SECONDS, run_job
-from celery_safeguards.replay.settling import settle
+from celery_safeguards.replay import ReplayRefused, discard, resume
+from celery_safeguards.replay.many import batch, running
+from celery_safeguards.replay.many.choosing import Choice, make_job
+from celery_safeguards.replay.many.running import LEASE_SECONDS, run_job
+from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.clocks import WorkersClock
 from tests.integration.replay.shop import die, make_app, make_shop, queued, run, stored, take

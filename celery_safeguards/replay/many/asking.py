@@ -29,7 +29,7 @@ from celery_safeguards.pipeline.indexing import shown_error
 from celery_safeguards.pipeline.results import stored_result
 from celery_safeguards.pipeline.verifying import ask_outside
 from celery_safeguards.policy import CannotTell, DidNotHappen, Happened, Policy
-from celery_safeguards.replay.edit import EditRefused, opened
+from celery_safeguards.replay.copies.edit import EditRefused, opened
 from celery_safeguards.replay.expecting import Expectation, Expected
 from celery_safeguards.replay.plan import Work
 from celery_safeguards.wiring import Wiring

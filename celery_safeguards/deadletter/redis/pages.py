@@ -11,7 +11,7 @@ from typing import Any
 from celery_safeguards._redis import Client, Script
 from celery_safeguards.deadletter import changes
 
-_PAGE = Script.of("deadletter/page_names.lua")
+_PAGE = Script.of("deadletter/redis/page_names.lua")
 _NAMES_A_TRIP = 200
 _MAX_TRIPS_A_PAGE = 50
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from celery_safeguards.conf import PREFIX, Settings, is_under
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.masking import FAILED, MASK, Look, RedactionContext, without_content
+from celery_safeguards.deadletter.shown.masking import FAILED, MASK, Look, RedactionContext, without_content
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError

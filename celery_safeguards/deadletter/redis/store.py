@@ -22,16 +22,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.deadletter import changes, group, redis_groups, retention, store
+from celery_safeguards.deadletter import changes, group, retention, store
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
-from celery_safeguards.deadletter.redis_pages import Places, as_bytes, page_of
+from celery_safeguards.deadletter.redis import groups
+from celery_safeguards.deadletter.redis.pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.outcome import FailureKind
 
-_READ = Script.of("deadletter/read_fields.lua")
-_WRITE = Script.of("deadletter/write_letter.lua")
-_REMOVE = Script.of("deadletter/remove_letter.lua")
+_READ = Script.of("deadletter/redis/read_fields.lua")
+_WRITE = Script.of("deadletter/redis/write_letter.lua")
+_REMOVE = Script.of("deadletter/redis/remove_letter.lua")
 _MAX_NAME_BYTES = 200
 _LETTERS_A_TRIP = 20
 
@@ -61,7 +62,7 @@ class RedisLetterStore(LetterSteps):
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._groups = redis_groups.RedisGroups(client, keys)
+        self._groups = groups.RedisGroups(client, keys)
 
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
@@ -179,7 +180,7 @@ class RedisLetterStore(LetterSteps):
         fields = [uuid.uuid4().hex, letter.to_json(), letter.state, letter.task, letter.kind]
         score = repr(letter.last_failed_seconds)
         hour = str(group.hour_of(letter)) if has_died else ""
-        tally: Sequence[str | int] = [letter.fingerprint, redis_groups.head_of(letter), hour, group.MOST_HOURS]
+        tally: Sequence[str | int] = [letter.fingerprint, groups.head_of(letter), hour, group.MOST_HOURS]
         over = retention.over_since(letter)
         places: Sequence[str | int] = ["" if over is None else repr(over), " ".join(terms), len(terms), len(dropped)]
         release: Sequence[str | int] = [group.release_of(letter), group.MOST_RELEASES]

@@ -28,8 +28,8 @@ from celery_safeguards.errors import KeyRefused
 from celery_safeguards.ledger import decide as ledger
 from celery_safeguards.ledger.record import Record
 from celery_safeguards.policy import Declared
-from celery_safeguards.replay.edit import Edit, EditRefused
-from celery_safeguards.replay.edit_history import copies_of
+from celery_safeguards.replay.copies.edit import Edit, EditRefused
+from celery_safeguards.replay.copies.edit_history import copies_of
 from celery_safeguards.wiring import Wiring
 
 

@@ -23,11 +23,11 @@ from typing import Any
 
 from celery_safeguards.deadletter.arguments import JSON, plain_of
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.masking import FAILED, MASK, names_of_places
+from celery_safeguards.deadletter.shown.masking import FAILED, MASK, names_of_places
 from celery_safeguards.deadletter.wire import WireMessage, dumps
 from celery_safeguards.pipeline.indexing import redaction_of, shown, signature_of
 from celery_safeguards.printable import clean
-from celery_safeguards.replay.edit import ENVELOPE, MARK, Edit, EditRefused, Opened
+from celery_safeguards.replay.copies.edit import ENVELOPE, MARK, Edit, EditRefused, Opened
 from celery_safeguards.wiring import Wiring
 
 _NAME_CHARS = 80

@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.jobs.job import PART_SIZE, JobLost, NoSuchJob, Picked, ReplayJob, settled
-from celery_safeguards.replay.batch import MOST_UNWRITTEN, task_id_of
+from celery_safeguards.replay.many.batch import MOST_UNWRITTEN, task_id_of
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_TOGETHER = 50

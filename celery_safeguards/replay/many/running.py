@@ -7,7 +7,7 @@ The runner of a replay job: sends its letters at their pace, and waits for what 
 
 The promise: a letter that was chosen is sent once by this job, whoever runs it and however often a runner is killed.
 Only those that a runner had begun when it was killed may leave two messages of one task id, which admission gives one
-start; `replay.batch` says which letters that may happen to.
+start; `replay.many.batch` says which letters that may happen to.
 
 How fast they go out, and how many are on their way at once, follows what becomes of them: `jobs.tempo`. A dependency
 that is still away gets a few, one after the other, and not the storm. It is written with each step, so the next runner
@@ -36,11 +36,11 @@ from celery_safeguards.jobs.job import (
     taken,
 )
 from celery_safeguards.jobs.tempo import Tempo, least_share
-from celery_safeguards.replay.answers import look_at
-from celery_safeguards.replay.batch import MOST_UNWRITTEN, send_batch
-from celery_safeguards.replay.pace import Pace
+from celery_safeguards.replay.many.answers import look_at
+from celery_safeguards.replay.many.batch import MOST_UNWRITTEN, send_batch
+from celery_safeguards.replay.many.pace import Pace
+from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished
-from celery_safeguards.replay.settling import settle
 from celery_safeguards.wiring import Wiring
 
 LEASE_SECONDS = 60.0

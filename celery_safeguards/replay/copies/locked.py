@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage
-from celery_safeguards.replay.edit import opened
-from celery_safeguards.replay.following import following
+from celery_safeguards.replay.copies.edit import opened
+from celery_safeguards.replay.copies.following import following
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ from celery_safeguards.deadletter.group import (
     status_of,
 )
 from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
-from celery_safeguards.deadletter.redis_pages import Places, page_of
+from celery_safeguards.deadletter.redis.pages import Places, page_of
 from celery_safeguards.deadletter.retention import is_forgotten
 from celery_safeguards.deadletter.store import GroupPage
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.outcome import FailureKind
 
-_READ = Script.of("deadletter/read_fields.lua")
-_CHANGE = Script.of("deadletter/change_group.lua")
-_REMOVE = Script.of("deadletter/remove_group.lua")
+_READ = Script.of("deadletter/redis/read_fields.lua")
+_CHANGE = Script.of("deadletter/redis/change_group.lua")
+_REMOVE = Script.of("deadletter/redis/remove_group.lua")
 _HOUR, _RELEASE = "hour:", "release:"
 
 

@@ -29,7 +29,7 @@ from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.errors import KeyRefused, MessageTooLarge, nearest
 from celery_safeguards.ledger.canonical import bound_arguments
 from celery_safeguards.ledger.key import body_signature
-from celery_safeguards.replay.edit import (
+from celery_safeguards.replay.copies.edit import (
     Edit,
     EditRefused,
     Opened,
@@ -39,10 +39,10 @@ from celery_safeguards.replay.edit import (
     opened,
     require_no_marks,
 )
-from celery_safeguards.replay.edit_history import copies_in_words
-from celery_safeguards.replay.following import Following, following
-from celery_safeguards.replay.masked import without_values
-from celery_safeguards.replay.own_key import OwnKey, own_key
+from celery_safeguards.replay.copies.edit_history import copies_in_words
+from celery_safeguards.replay.copies.following import Following, following
+from celery_safeguards.replay.copies.masked import without_values
+from celery_safeguards.replay.copies.own_key import OwnKey, own_key
 from celery_safeguards.replay.plan import OutgoingMessage, ReplayRefused, replay_message
 from celery_safeguards.replay.publishing import route_of
 from celery_safeguards.wiring import Wiring

@@ -9,7 +9,7 @@ no command of a terminal and no text that a reader refuses.
 - *NUL and halves of surrogate pairs*, which databases and parsers of JSON refuse, are U+FFFD.
 
 What a letter says of its work's content is in no line unless it is asked for. Whoever writes lines gives letters as a
-person may see them; see `deadletter.redaction`.
+person may see them; see `deadletter.shown.redaction`.
 
 Not covered: a spreadsheet that parts cells of quoted CSV at another character than the comma; tell it which it is.
 """

@@ -34,10 +34,10 @@ from celery_safeguards.errors import (
     StoreUnavailable,
 )
 from celery_safeguards.pipeline.guarding import guarded_publish
-from celery_safeguards.replay.copying import Prepared, prepare
-from celery_safeguards.replay.edit import Edit, EditRefused, in_words
-from celery_safeguards.replay.edit_history import EDITED, NOT_SENT
-from celery_safeguards.replay.masked import without_values
+from celery_safeguards.replay.copies.copying import Prepared, prepare
+from celery_safeguards.replay.copies.edit import Edit, EditRefused, in_words
+from celery_safeguards.replay.copies.edit_history import EDITED, NOT_SENT
+from celery_safeguards.replay.copies.masked import without_values
 from celery_safeguards.wiring import Wiring
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from typing import Any
 from celery_safeguards.deadletter.fingerprint import without_values
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.replay.asking import Answer, Asker
-from celery_safeguards.replay.choosing import Choice
 from celery_safeguards.replay.expecting import Expected
+from celery_safeguards.replay.many.asking import Answer, Asker
+from celery_safeguards.replay.many.choosing import Choice
 from celery_safeguards.replay.outlook import Outlook, outlook
 from celery_safeguards.replay.plan import Need, Work
 from celery_safeguards.replay.send import works_of

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.masking import FAILED, MASK
+from celery_safeguards.deadletter.shown.masking import FAILED, MASK
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
