@@ -26,6 +26,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from celery_safeguards.deadletter.letter import Letter
@@ -49,6 +50,7 @@ def names_of(letter: Letter) -> list[tuple[str, str]]:
     return [(label, name) for label, name in named if isinstance(name, str) and name.strip()]
 
 
+@lru_cache(maxsize=8_192)
 def name_term(name: str) -> str:
     """Return the term of a key or an id; one kind for all, since whoever has one need not know which it is."""
     return _digest("name", name.strip())
@@ -60,6 +62,7 @@ def facets_of(letter: Letter) -> list[tuple[str, str]]:
     return [(facet, each.strip()) for facet, each in given.items() if isinstance(each, str) and each.strip()]
 
 
+@lru_cache(maxsize=1_024)
 def facet_term(facet: str, value: str) -> str:
     """Return the term of one of `FACETS`; an error's class may be given with its module or without."""
     return _digest(facet, value.strip().rpartition(".")[2] if facet == "error" else value.strip())
