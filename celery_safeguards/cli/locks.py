@@ -1,7 +1,6 @@
 """`locks list`, `locks show`, `locks release`: who holds a lock, who waits for it, and how an orphan is freed."""
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -9,15 +8,13 @@ import click
 from celery_safeguards._names import host_name
 from celery_safeguards.cli.dead import as_json, login_name, require_name
 from celery_safeguards.cli.exits import Exit
-from celery_safeguards.cli.owners import find_out
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
-from celery_safeguards.clock import to_seconds
-from celery_safeguards.locks.evidence import Evidence, evidence_of
-from celery_safeguards.locks.store import HeldLock, LockAsk, LockState, LockStore
-from celery_safeguards.printable import clean, duration
+from celery_safeguards.locks.shown import describe, fields, named, span
+from celery_safeguards.releasing import Look
+from celery_safeguards.releasing import look as look_at
+from celery_safeguards.releasing import release as release_it
 from celery_safeguards.wiring import Wiring
 
-logger = logging.getLogger("celery_safeguards")
 _HEAD = ("LOCK", "STATE", "AGE", "LEASE LEFT", "WAITING", "FENCE", "HOST", "PID", "WORKER", "OWNER")
 
 
@@ -68,7 +65,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif found["fence"]:
-        _print_lock(found)
+        print_fields(fields(found))
     if not found["fence"]:
         complain(f"nobody has held lock {name} within a day")
     ctx.exit(Exit.DONE if found["fence"] else Exit.REFUSED)
@@ -93,97 +90,34 @@ def release(ctx: click.Context, *, name: str, override: bool, reason: str | None
     if override and not (reason or "").strip():
         raise click.UsageError("--override needs --reason: the log must say why two may work at once")
     app = ctx.obj.app
-    state, found = find_out(app, name)
-    if not state.owner:
+    found = look_at(app, name)
+    if not found.state.owner:
         complain(f"nobody holds lock {name}")
         ctx.exit(Exit.REFUSED)
-    evidence = evidence_of(state, found)
-    may_release = evidence.is_dead or override
+    may_release = found.evidence.is_dead or override
     if may_release:
-        # Of this owner at this fence alone: whoever has it by now, or next, keeps it.
-        ask = LockAsk(name=name, owner=state.owner, lease_seconds=1.0)
-        Wiring.of(app).locks.release(HeldLock(ask=ask, fence=state.fence))
-        _log_release(state, evidence, f"{by}@{host_name()}", reason)
+        release_it(app, found, by=f"{by}@{host_name()}", reason=reason)
     if as_json:
-        print_json(_plain_release(state, evidence, is_released=may_release))
-    for finding in evidence.findings:
-        complain(f"{finding.shows}: {finding.text}")
-    if may_release:
-        complain(f"lock {name} of {who(state.holder)} is released")
-    else:
-        complain(f"lock {name} is not released: its owner, {who(state.holder)}, is not shown dead")
+        print_json(_plain_release(found, is_released=may_release))
+    for finding in found.findings:
+        complain(finding)
+    complain(found.released if may_release else found.not_released)
     ctx.exit(Exit.DONE if may_release else Exit.REFUSED)
 
 
-def describe(store: LockStore, name: str) -> dict[str, Any]:
-    """Return what is known of a lock, and of who holds it or held it last; fence 0: nobody has within a day."""
-    state, now_us = store.read(name)
-    is_held = state.is_held(now_us)
-    return {
-        "name": name,
-        "state": "held" if is_held else "lapsed" if state.owner else "free",
-        **_holder(state.holder),
-        "owner": state.owner or None,
-        "age_seconds": to_seconds(now_us - state.since_us) if state.owner else None,
-        "lease_left_seconds": to_seconds(state.lease_until_us - now_us) if is_held else None,
-        "fence": state.fence,
-        "waiting": [
-            {**_holder(each.holder), "owner": each.owner, "waits_seconds": to_seconds(now_us - each.since_us)}
-            for each in store.waiting(name)
-        ],
-    }
-
-
-def who(holder: Mapping[str, Any]) -> str:
-    """Return an owner in words."""
-    work = f"{holder.get('task')}[{holder.get('task_id')}]" if holder.get("task") else "plain code"
-    return f"{work}, process {holder.get('pid')} on {holder.get('host')}"
-
-
-def _holder(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: holder.get(name) or None for name in ("task", "task_id", "worker", "host", "pid")}
-
-
 def _row(found: dict[str, Any]) -> Iterator[object]:
-    yield from (found["name"], found["state"], _duration(found["age_seconds"]), _duration(found["lease_left_seconds"]))
+    yield from (found["name"], found["state"], span(found["age_seconds"]), span(found["lease_left_seconds"]))
     yield from (len(found["waiting"]), found["fence"], found["host"], found["pid"], found["worker"] or "-")
     yield f"{found['task']}[{found['task_id']}]" if found["task"] else "plain code"
 
 
-def _print_lock(found: dict[str, Any]) -> None:
-    print_fields(
-        [
-            ("lock", found["name"]),
-            ("state", found["state"]),
-            ("held by" if found["owner"] else "held last by", who(found)),
-            ("worker", found["worker"]),
-            ("age", found["owner"] and _duration(found["age_seconds"])),
-            ("lease left", found["owner"] and _duration(found["lease_left_seconds"])),
-            ("fence", found["fence"]),
-            *(("waits", f"{_duration(each['waits_seconds'])}: {who(each)}") for each in found["waiting"]),
-        ]
-    )
-
-
-def _duration(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(max(0.0, seconds))
-
-
-def _log_release(state: LockState, evidence: Evidence, by: str, reason: str | None) -> None:
-    found = "; ".join(f"{each.shows}: {each.text}" for each in evidence.findings)
-    message = "lock %s at fence %s released by %s, %s (reason: %s); it was held by %s (%s)"
-    how = "its owner shown dead" if evidence.is_dead else "OVERRIDE, its owner not shown dead"
-    words = (state.name, state.fence, by, how, reason or "none given", who(state.holder), found)
-    logger.warning(message, *(clean(word) for word in words))
-
-
-def _plain_release(state: LockState, evidence: Evidence, *, is_released: bool) -> dict[str, Any]:
+def _plain_release(found: Look, *, is_released: bool) -> dict[str, Any]:
     return {
-        "name": state.name,
+        "name": found.state.name,
         "released": is_released,
-        "is_shown_dead": evidence.is_dead,
-        "findings": [{"shows": each.shows.value, "text": each.text} for each in evidence.findings],
-        **_holder(state.holder),
-        "owner": state.owner,
-        "fence": state.fence,
+        "is_shown_dead": found.evidence.is_dead,
+        "findings": [{"shows": each.shows.value, "text": each.text} for each in found.evidence.findings],
+        **named(found.state.holder),
+        "owner": found.state.owner,
+        "fence": found.state.fence,
     }

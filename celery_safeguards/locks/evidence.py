@@ -12,7 +12,7 @@ that does not answer may be busy, cut off or frozen, and it is a frozen owner th
 | its worker, up since before the lock was taken, has neither the task nor its process | it is dead |
 | its worker does not have the task, but its process | nothing: a task that is terminated is forgotten before it ends |
 | its worker was started after the lock was taken | nothing: the one before it may still be ending its tasks |
-| no answer; another host | nothing |
+| no answer, of the worker or of the broker; another host | nothing |
 """
 
 from collections.abc import Iterator
@@ -71,6 +71,7 @@ class Found:
         pid_space: which processes can be seen from here.
         pid_exists: whether the owner's pid does, as seen from here.
         worker: what its worker answers; None: it did not.
+        broker_answers: whether the broker does, by which a worker is asked.
 
     """
 
@@ -80,6 +81,7 @@ class Found:
     pid_space: str
     pid_exists: bool
     worker: WorkerAnswer | None
+    broker_answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ def _of_worker(state: LockState, found: Found) -> Iterator[Finding]:
     worker, task_id = state.holder.get("worker"), state.holder.get("task_id")
     if not worker or not task_id:
         yield Finding(Shows.NOTHING, "it is no task of a worker that could be asked")
+    elif not found.broker_answers:
+        yield Finding(Shows.NOTHING, f"the broker does not answer, so worker {worker} cannot be asked: it is not known")
     elif found.worker is None:
         yield Finding(Shows.NOTHING, f"worker {worker} does not answer, which is unknown, not dead")
     elif found.worker.has_task:

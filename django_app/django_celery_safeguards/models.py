@@ -105,6 +105,7 @@ class LeaseLock(models.Model):
 
         verbose_name = "lock"
         default_permissions = ONLY_VIEW
+        permissions = (("release_leaselock", "Can release a lock whose owner is dead"),)
         indexes = (models.Index(fields=["namespace", "used_us"], name="sg_lock_used"),)
 
     def __str__(self) -> str:

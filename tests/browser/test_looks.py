@@ -6,6 +6,7 @@ import pytest
 
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.replay.many.choosing import Choice, make_job, named
+from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS, open_letter, press
 
@@ -35,6 +36,7 @@ _KEY_TEXTS = {
     "export": ("label", ".help", ".submit-row input", ".submit-row a"),
     "edit": (".sg-json", ".help", "label", ".submit-row input", "#ahead li", "#ahead p", ".sg-history td"),
     "list": (".sg-state", ".sg-quiet", "#result_list a", "#result_list td", ".sg-pages span", ".sg-jump label"),
+    "lock": (".sg-pairs th", ".sg-pairs td", ".sg-lines li", "label", ".help", ".submit-row input"),
     "job": (".sg-state", ".sg-pairs th", ".sg-pairs td", ".sg-buttons input"),
 }
 
@@ -91,6 +93,9 @@ def test_key_texts_can_be_read_in_both_themes(log_in, desk, theme):
     page.goto(f"{desk.url}{REPLAYS}{row_id(desk.namespace, job.id)}/change/")
     measured |= {("job", each): contrast(page, each) for each in _KEY_TEXTS["job"]}
 
+    _ask_for_a_release(page, desk, f"theme-{theme}")
+    measured |= {("lock", each): contrast(page, each) for each in _KEY_TEXTS["lock"]}
+
     assert background == BACKGROUNDS[theme]
     assert {} == {what: ratio for what, ratio in measured.items() if ratio < LEAST_CONTRAST}
 
@@ -105,13 +110,27 @@ def _check_an_edit(page, desk, letter):
     page.get_by_role("button", name="Send the copy").wait_for()
 
 
+def _take(desk, name):
+    """Have somebody hold a lock who says of himself what is as long as its name."""
+    holder = {"task": name, "task_id": name, "worker": name, "host": name, "pid": 1}
+    ask = LockAsk(name=name, owner=name, lease_seconds=300, holder=holder)
+    desk.store(lambda wiring: wiring.locks.acquire(ask))
+
+
+def _ask_for_a_release(page, desk, name):
+    _take(desk, name)
+    page.goto(f"{desk.url}{LOCKS}{lock_id(desk.namespace, name)}/change/")
+    press(page, "Release…")
+    page.get_by_label("Reason").wait_for()
+
+
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
 def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     """Whoever is called out of bed has a phone; a line that leaves the screen hides the button beside it."""
     wide = "w" * 400
     letter = desk.bury(task=f"desk.{wide}", key=wide, scope=wide, kwargs={"a": wide}, error_message=wide, reason=wide)
     desk.store(lambda wiring: wiring.letters.add_note(letter.id, wide, wide, wide))
-    desk.store(lambda wiring: wiring.locks.acquire(LockAsk(name=wide, owner="wide", lease_seconds=30)))
+    _take(desk, wide)
     page = log_in("ann", viewport=viewport)
 
     widths = {}
@@ -131,6 +150,8 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     widths["deed"] = page.evaluate("document.documentElement.scrollWidth")
     _check_an_edit(page, desk, desk.bury(kwargs={"a": wide, wide: 1}, headers={"group": wide}, key=wide, scope=wide))
     widths["edit"] = page.evaluate("document.documentElement.scrollWidth")
+    _ask_for_a_release(page, desk, wide)
+    widths["lock"] = page.evaluate("document.documentElement.scrollWidth")
 
     assert {} == {path: width for path, width in widths.items() if width > viewport["width"]}
 

@@ -24,6 +24,7 @@ from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS
 from tests.browser.test_editing import check
 from tests.browser.test_erasing import ERASE, looked
 from tests.browser.test_groups import SAID
+from tests.browser.test_lock_release import asked
 from tests.conformance.admission.calls import change, claimed
 
 CANARY = "the-canary"
@@ -136,6 +137,8 @@ def tries_of(desk, ann):
         "erase form": partial(_erase, desk, ann, ""),
         "erase look": partial(_erase, desk, ann, "look"),
         "erase": partial(_erase, desk, ann, "confirmed"),
+        "release asked": partial(_release, desk, ann, is_asked=True),
+        "release": partial(_release, desk, ann),
         "edit form": partial(_edit, desk, ann, ""),
         "edit check": partial(_edit, desk, ann, "check"),
         "edit": partial(_edit, desk, ann, "send"),
@@ -356,4 +359,18 @@ def _erase(desk, ann, button):
         data={**data, "reason": "by hand", button: "1"},
         needs=frozenset({*_LETTERS, "erase_deadletter"}),
         acts=button == "confirmed",
+    )
+
+
+def _release(desk, ann, *, is_asked=False):
+    row, where = _row(desk, "leaselock")
+    confirmed = {"confirmed": "1", "override": "on", "reason": "by hand"}
+    return Try(
+        address="leaselock_release",
+        path=f"{where}{row}/release/",
+        data={} if is_asked else {**confirmed, "seen": asked(ann, f"{where}{row}/release/")[1]},
+        needs=frozenset({"view_leaselock", "release_leaselock"}),
+        acts=not is_asked,
+        answer=200 if is_asked else 302,
+        shows="Release this lock?" if is_asked else "",
     )

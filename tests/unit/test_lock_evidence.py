@@ -25,6 +25,7 @@ SINCE_BEFORE = WorkerAnswer(has_task=False, up_seconds=3600)
     ("holder", "found", "is_dead", "text"),
     [
         (TASK, {}, False, "worker w1@far does not answer, which is unknown, not dead"),
+        (TASK, {"broker_answers": False}, False, "so worker w1@far cannot be asked: it is not known"),
         (TASK, {"pid_exists": False}, False, "it is on host far, and this is here"),
         (TASK, {"worker": SINCE_BEFORE}, True, "worker w1@far answers, and does not have task t-1 any more"),
         (TASK, {"worker": WorkerAnswer(has_task=True, up_seconds=3600)}, False, "worker w1@far has task t-1"),

@@ -16,6 +16,7 @@ Not covered: letters in Redis. The pages then say where they are.
 | `prospects` | replay, discard, resolve, resume: who may, and what would happen |
 | `acting` | the page that asks, and what became of it |
 | `editing` `edit_form` | an edited copy: its page, its form |
+| `lock_release` | a lock's release: its page, and what became of it |
 | `erasing` | one person's data, erased: its page |
 | `deeds` `forms` | what is done, without a request; what a person adds to it |
 | `replay_start` `replay_verbs` | a replay of many letters: the form that begins it; what can be done with it then |

@@ -1,14 +1,15 @@
 """Locks: who holds one, since when, and who waits for it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
+from celery_safeguards.locks.shown import who as in_words
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.lock_release import ReleasesLocks, body_of
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.shown import shown_store
 from django_celery_safeguards.models import LockWaiter
@@ -18,8 +19,8 @@ from django_celery_safeguards.rows import PLACE, lock_id, place_of
 _FIELDS = ((None, {"fields": ("name_shown", "held", "holder", "times", "kept_for", "line", "release")}),)
 
 
-class LeaseLockAdmin(ReadOnlyAdmin):
-    """Locks are released by `celery -A proj safeguards locks release`, which asks whether the owner is dead."""
+class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
+    """Locks; what is done to one is in `lock_release`."""
 
     list_display = ("name_short", "held", "who", "lease", "age")
     ordering = ("-used_us", "-id")
@@ -53,7 +54,7 @@ class LeaseLockAdmin(ReadOnlyAdmin):
     @admin.display(description="owner")
     def who(self, obj: Any) -> str:
         """Who holds it, or held it last."""
-        return presenting.short(_in_words(_body(obj).get("holder")))
+        return presenting.short(_in_words(body_of(obj).get("holder")))
 
     @admin.display(description="lease")
     def lease(self, obj: Any) -> str:
@@ -68,12 +69,12 @@ class LeaseLockAdmin(ReadOnlyAdmin):
     @admin.display(description="name")
     def name_shown(self, obj: Any) -> str:
         """Whole."""
-        return clean(_body(obj).get("name", obj.name))
+        return clean(body_of(obj).get("name", obj.name))
 
     @admin.display(description="held by, or held last by")
     def holder(self, obj: Any) -> SafeString | str:
         """As it named itself."""
-        given = _body(obj).get("holder") or {}
+        given = body_of(obj).get("holder") or {}
         named = [(name.replace("_", " "), given.get(name)) for name in ("task", "task_id", "worker", "host", "pid")]
         rows = [*named, ("owner", obj.owner or "nobody"), ("fence", obj.fence)]
         return presenting.pairs([(name, value) for name, value in rows if value])
@@ -110,19 +111,13 @@ class LeaseLockAdmin(ReadOnlyAdmin):
     @admin.display(description="release")
     def release(self, obj: Any) -> str:
         """Where to."""
-        return "By celery -A <project> safeguards locks release, which finds out whether the owner is dead."
+        if not obj.owner:
+            return "Nobody holds it."
+        return (
+            "By the button below, with the permission release_leaselock, or by celery -A <project> safeguards locks "
+            "release: both find out whether the owner is dead."
+        )
 
 
 def _in_words(holder: Any) -> str:
-    if not isinstance(holder, dict) or not holder:
-        return "nobody"
-    work = f"{holder.get('task')}[{holder.get('task_id')}]" if holder.get("task") else "plain code"
-    return f"{work}, process {holder.get('pid')} on {holder.get('host')}"
-
-
-def _body(obj: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(obj.body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return in_words(holder) if isinstance(holder, dict) and holder else "nobody"

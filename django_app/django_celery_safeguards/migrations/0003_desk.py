@@ -100,6 +100,14 @@ class Migration(migrations.Migration):
                 "verbose_name": "dead letter",
             },
         ),
+        migrations.AlterModelOptions(
+            name="leaselock",
+            options={
+                "default_permissions": ("view",),
+                "permissions": (("release_leaselock", "Can release a lock whose owner is dead"),),
+                "verbose_name": "lock",
+            },
+        ),
         migrations.RemoveIndex(
             model_name="deadletter",
             name="sg_letter_state",

@@ -5,7 +5,7 @@ Creates the tables and the people: `python -m tests.browser.desk.seed`.
 import django
 
 PASSWORD = "night shift"
-_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive", "export", "erase")
+_ALL = ("replay", "discard", "resolve", "triage", "edit", "archive", "export", "erase", "release")
 PEOPLE = {
     "vera": ("view", "view_payload"),
     "rex": ("view", "view_payload", "replay"),
@@ -21,7 +21,7 @@ PEOPLE = {
     "ann": ("view", "view_payload", *_ALL),
     "bob": ("view", "view_payload", *_ALL),
 }
-"""Each with the permissions on dead letters; none is a superuser."""
+"""Each with the permissions on dead letters, their groups and locks; none is a superuser."""
 
 
 OTHERS = ("nobody", "outsider", "root")
@@ -44,7 +44,7 @@ def codenames_of(name, all_codenames):
         return set(all_codenames) - {name.removeprefix("all-but-")}
     may = PEOPLE[name]
     models = ("idempotencyrecord", "leaselock", "replayjob") if "view" in may else ()
-    named = {f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup")}
+    named = {f"{verb}_{model}" for verb in may for model in ("deadletter", "lettergroup", "leaselock")}
     return {*named, *(f"view_{model}" for model in models)} & set(all_codenames)
 
 

@@ -20,10 +20,10 @@ from celery_safeguards import EntityLock, Safeguards, SafeTask, hold
 from celery_safeguards._names import host_name, pid_space
 from celery_safeguards._redis import Keys
 from celery_safeguards.cli import safeguards
-from celery_safeguards.cli.owners import ask_worker
 from celery_safeguards.errors import LockLost
 from celery_safeguards.locks.evidence import WorkerAnswer
 from celery_safeguards.locks.store import LockAsk
+from celery_safeguards.releasing import ask_worker
 from celery_safeguards.wiring import Wiring
 from tests.integration.cli.odd_text import NASTY
 from tests.integration.replay.shop import make_app
@@ -293,7 +293,7 @@ def test_broker_that_is_away_shows_nothing_either(redis_url, namespace, held, ow
         refused = CliRunner().invoke(safeguards, ["locks", "release", "order:7"], obj=context)
 
     assert refused.exit_code == 1
-    assert "does not answer, which is unknown, not dead" in refused.stderr
+    assert "nothing: the broker does not answer, so worker w1@far cannot be asked: it is not known" in refused.stderr
     assert owner()
 
 
@@ -335,7 +335,7 @@ def test_release_leaves_the_lock_of_whoever_has_it_by_now(cli, held, owner, monk
     """Between looking and releasing the lock has passed on: its new owner has done nothing to lose it."""
     held(lease_seconds=0.001)
     wait_until(lambda: "lapsed" in cli("locks", "list").stdout, 5, "it has lapsed")
-    look = locks.find_out
+    look = locks.look_at
 
     def look_and_be_late(app, name):
         seen = look(app, name)
@@ -343,7 +343,7 @@ def test_release_leaves_the_lock_of_whoever_has_it_by_now(cli, held, owner, monk
         assert Wiring.of(app).locks.acquire(ask).held
         return seen
 
-    monkeypatch.setattr(locks, "find_out", look_and_be_late)
+    monkeypatch.setattr(locks, "look_at", look_and_be_late)
     refused = cli("locks", "release", "order:7")
 
     assert refused.exit_code == 1

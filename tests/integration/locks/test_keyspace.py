@@ -13,8 +13,8 @@ from redis.crc import key_slot
 
 from celery_safeguards import EntityLock, Idempotent, Safeguards, SafeTask, fenced_set, hold
 from celery_safeguards._redis import Client, Keys
-from celery_safeguards.cli.locks import describe
 from celery_safeguards.errors import LockBusy
+from celery_safeguards.locks.shown import describe
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.shop import make_app, run
 from tests.support.waiting import wait_until
