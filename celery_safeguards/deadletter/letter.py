@@ -17,13 +17,13 @@ hold a NUL cleans its own copies. Headers keep NUL and surrogates too, as ASCII 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from celery_safeguards.attempts import MOST_IN_LETTER, FailedAttempt, joined, read_attempts
 from celery_safeguards.deadletter.fingerprint import fingerprint_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
-from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads
+from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads, names_of_fields
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.headers import ATTEMPTS, EDITED_FROM
 from celery_safeguards.outcome import FailureKind
@@ -206,7 +206,7 @@ class Letter:
 
     def to_json(self) -> str:
         """Return it as ASCII text, format version 1."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: getattr(self, name) for name in names_of_fields(type(self))}
         plain["wire"] = self.wire.to_plain()
         plain["history"] = [entry.plain for entry in self.history]
         plain["attempt_history"] = [attempt.plain for attempt in self.attempt_history]
