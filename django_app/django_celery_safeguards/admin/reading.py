@@ -51,10 +51,14 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return a row; of an id that no row can have, none."""
         return super().get_object(request, object_id, from_field) if can_be_asked(object_id) else None
 
-    def response_action(self, request: Any, queryset: Any) -> Any:
-        """Do what was chosen to the rows that were ticked; ids that no row can have are those of none."""
+    def response_action(self, request: Any, queryset: Any, **options: Any) -> Any:
+        """
+        Do what was chosen to the rows that were ticked; ids that no row can have are those of none.
+
+        `options`: where the action was chosen, which Django says from 6.1 on.
+        """
         ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        return super().response_action(request, queryset) if all(map(can_be_asked, ticked)) else None
+        return super().response_action(request, queryset, **options) if all(map(can_be_asked, ticked)) else None
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         """
