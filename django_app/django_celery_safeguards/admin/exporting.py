@@ -131,7 +131,8 @@ class LetterExport:
         text = listed.query.strip()
         sources = self.sources(request, narrowed, text)
         named = [f"{name}={value}" for name, value in listed.params.items() if name != SEARCH_VAR]
-        words = clean(", ".join([*named, *([f"search for {text}"] if text else [])]), 300)
+        # Not what was searched for: it may be a customer's address, and no erasing reaches the log.
+        words = clean(", ".join([*named, *(["found by a search"] if text else [])]), 300)
         return _Chosen(sources=sources, words=words or "all but archived", letters=self._count_for_export(sources))
 
     def _count_for_export(self: Any, sources: Sequence[Source]) -> int | None:
