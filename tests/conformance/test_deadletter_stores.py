@@ -154,6 +154,34 @@ def test_processes_that_purge_and_fail_lose_no_failure_and_count_each_letter_onc
     assert {} == redis_letters.get_group(letter().fingerprint).counts
 
 
+class BeforeTrip(Client):
+    """A client that does something else, once, before its nth trip."""
+
+    def __init__(self, url, nth, act):
+        super().__init__(url, timeout_seconds=5)
+        self.trips, self._nth, self._act = 0, nth, act
+
+    def run(self, script, keys, arguments):
+        self.trips += 1
+        if self.trips == self._nth:
+            self._act()
+        return super().run(script, keys, arguments)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_failure_is_buried_whenever_the_letter_of_an_earlier_one_is_removed(redis_letters, redis_url, namespace, nth):
+    """`bury` says "known" only of what is stored: its caller acknowledges the message."""
+    end(redis_letters)
+    client = BeforeTrip(redis_url, nth, lambda: redis_letters.remove([letter().id], LATER))
+    try:
+        is_new = RedisLetterStore(client, Keys(namespace)).bury(second_burial())
+    finally:
+        client.close()
+
+    assert (True, "open") == (is_new, redis_letters.get(second_burial().id).state)
+
+
 @pytest.mark.redis
 def test_letter_that_an_older_version_has_closed_is_kept_until_it_is_regrouped(redis_letters, redis_client, namespace):
     """Its end is in its history, and in no index."""

@@ -66,11 +66,13 @@ class RedisLetterStore(LetterSteps):
 
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
-        while True:
-            if self._write(changes.as_buried(letter), has_died=True):
+        while True:  # a purge may remove it after any look at it: then it is buried anew
+            stored, as_read = self._read(letter.id) or (None, None)
+            changed = changes.as_buried(letter) if stored is None else changes.reburial(letter)(stored)
+            if changed is None:
+                return False
+            if self._write(changed, as_read, has_died=True):
                 return True
-            if self._read(letter.id) is not None:
-                return self._apply(letter.id, changes.reburial(letter), has_died=True) is not None
 
     def get(self, letter_id: str) -> Letter | None:
         """See `LetterStore.get`."""
@@ -156,14 +158,14 @@ class RedisLetterStore(LetterSteps):
     def _apply_to_group(self, fingerprint: str, change: group.GroupChange) -> group.LetterGroup | None:
         return self._groups.apply(fingerprint, change)
 
-    def _apply(self, letter_id: str, change: changes.Change, *, has_died: bool = False) -> Letter | None:
+    def _apply(self, letter_id: str, change: changes.Change) -> Letter | None:
         while True:
             found = self._read(letter_id)
             if found is None:
                 return None
             stored, as_read = found
             changed = change(stored)
-            if changed is None or self._write(changed, as_read, has_died=has_died):
+            if changed is None or self._write(changed, as_read, has_died=False):
                 return changed
 
     def _write(self, letter: Letter, as_read: _AsRead | None = None, *, has_died: bool) -> bool:
