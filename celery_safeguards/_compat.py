@@ -173,6 +173,20 @@ def running_tags(pool: Any) -> set[str]:
     return {each.message.delivery_tag for each in (*tuple(active_requests), *handed) if not each.acknowledged}
 
 
+def has_jobs_on_their_way(pool: Any) -> bool:
+    """
+    Return whether a child is being written a job to, or has not said yet that it took it.
+
+    Anything else written meanwhile would be read as the rest of the job, and what is not accepted is forgotten by a
+    shutdown while the child does it (celery 5.5 to 5.7, `concurrency/asynpool.py`). False for pools without children.
+    """
+    processes = getattr(pool, "_pool", None)
+    if getattr(processes, "_active_writers", ()):
+        return True
+    jobs = tuple(getattr(processes, "_cache", {}).values())
+    return any(getattr(job, "_write_to", None) is not None and not job._accepted for job in jobs)  # noqa: SLF001
+
+
 def close_to_the_end(channel: Any) -> None:
     """
     Let a worker that holds unacknowledged messages outlive a Redis broker that is down.

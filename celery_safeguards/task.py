@@ -51,6 +51,7 @@ _STEPS = {
         "steps:CheckStep",
         "steps:LeaseStep",
         "steps:HealthStep",
+        "stopping:StopStep",
         "delivering:DeliveryStep",
         "intake:IntakeStep",
     )

@@ -1,0 +1,131 @@
+"""
+A signal that finds a worker's loop in the midst of something, one that finds it stuck, and those that find no loop.
+"""
+
+import os
+import signal
+
+import pytest
+from kombu.asynchronous.hub import Hub
+
+from celery_safeguards.worker.stopping import BetweenTurns
+
+NUMBER = signal.SIGQUIT
+
+
+class Stage:
+    """A loop, and a handler of Celery's that notes what it is called with."""
+
+    def __init__(self):
+        self.handled, self.writes = [], []
+        self.handler.__func__.__module__ = "celery.apps.worker"
+        signal.signal(NUMBER, self.handler)
+        self.hub = Hub()
+        self.turns = BetweenTurns(self.hub, lambda: bool(self.writes and self.writes.pop()))
+        self._loop = self.hub.create_loop()
+
+    def handler(self, number, _frame):
+        self.handled.append(number)
+
+    def turn(self):
+        next(self._loop)
+
+    def signal(self):
+        signal.raise_signal(NUMBER)
+
+
+@pytest.fixture
+def stage():
+    """A loop that runs."""
+    before = signal.getsignal(NUMBER)
+    stage = Stage()
+    stage.turns.begin()
+    yield stage
+    stage.turns.close()
+    stage.hub.close()
+    signal.signal(NUMBER, before)
+
+
+def test_signal_is_handled_when_the_loop_comes_round(stage):
+    stage.signal()
+    before = list(stage.handled)
+    stage.turn()
+
+    assert ([], [NUMBER]) == (before, stage.handled)
+
+
+def test_signal_waits_until_no_job_is_half_written(stage):
+    stage.writes = [True] * 3
+    stage.signal()
+    stage.turn()
+    before = list(stage.handled)
+    while stage.writes:
+        stage.turn()
+    while not stage.handled:
+        stage.turn()
+
+    assert [] == before
+
+
+def test_second_signal_is_handled_at_once_and_the_first_with_it(stage):
+    """The loop is stuck, or whoever stops the worker has waited long enough."""
+    stage.signal()
+    stage.signal()
+    at_once = list(stage.handled)
+    stage.turn()
+
+    assert [NUMBER] * 2 == at_once == stage.handled
+
+
+def test_signals_go_on_being_handed_over(stage):
+    """The first Ctrl+C installs the handler of the second."""
+    for count in range(1, 4):
+        stage.signal()
+        stage.turn()
+        assert [NUMBER] * count == stage.handled
+
+
+def test_signal_is_handled_at_once_while_no_loop_runs(stage):
+    """A worker that waits for its broker comes round to nothing."""
+    stage.turns.end()
+    stage.signal()
+
+    assert [NUMBER] == stage.handled
+
+
+def test_signal_that_arrived_before_the_loop_ended_is_not_forgotten(stage):
+    stage.signal()
+    stage.turns.end()
+
+    assert [NUMBER] == stage.handled
+
+
+def test_loop_that_starts_again_hands_over_again(stage):
+    """A reconnect empties the loop."""
+    stage.turns.end()
+    stage.hub.reset()
+    stage.turns.begin()
+    stage.signal()
+    before = list(stage.handled)
+    stage.turn()
+
+    assert ([], [NUMBER]) == (before, stage.handled)
+
+
+def test_child_handles_its_own_signal_and_wakes_nobody(stage, monkeypatch):
+    """It has its parent's handlers, and its parent's pipe."""
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    stage.signal()
+
+    with pytest.raises(BlockingIOError):
+        os.read(stage.turns._woken, 1)
+    assert [NUMBER] == stage.handled
+
+
+def test_handler_of_somebody_else_is_left_alone(stage):
+    heard = []
+    signal.signal(NUMBER, lambda *_: heard.append(1))
+    stage.turns.begin()
+    stage.signal()
+
+    assert [1] == heard
