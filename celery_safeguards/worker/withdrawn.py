@@ -25,7 +25,6 @@ keeps those.
 """
 
 import logging
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,9 +105,11 @@ def _was_started(context: SimpleNamespace, lineage: Lineage) -> bool:
 
 def _past(wiring: Wiring, key: RecordKey | None, task_id: str) -> tuple[FailedAttempt, ...]:
     """Return what the record of a withdrawn message knows of its attempts; the letter is written without it as well."""
-    record = None
-    with suppress(StoreUnavailable):
+    try:
         record = wiring.admission.read(key) if key else None
+    except StoreUnavailable as away:
+        logger.warning("the letter of %s tells no attempts before it: %s", task_id, away)
+        return ()
     if record is None or record.task_id != task_id:
         return ()
     # Another delivery of it may run now: only what was seen to die was lost.
