@@ -1,8 +1,11 @@
 """
-Some letters of a job, sent together: one question to each store for all of them, and one step that begins them.
+Some letters of a job, sent together: one question to each store for all of them, one step that begins them, and one
+trip to the broker where it takes several messages at once.
 
-    t0 A begins letters 71 to 90 as the task ids that this job gives them    t1 publishes 71 to 75, and is killed
+    t0 A begins letters 71 to 90 as the task ids that this job gives them    t1 publishes them, and is killed meanwhile
     t2 B asks letters 71 to 90: all are replaying under this job's ids → each is sent (again), under that same id
+
+No letter counts as sent before the trip is over: one that fails is made again letter by letter.
 
 So what may not be sent twice goes alone, as by a click: work without a key that is not `repeatable`. A runner that is
 killed leaves one of those at most, which is then refused until a person has looked.
@@ -29,7 +32,7 @@ from celery_safeguards.replay.plan import (
     refusal,
     replay_message,
 )
-from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished, publish, route_of
+from celery_safeguards.replay.publishing import LeftInDoubt, NotPublished, publish, publish_together, route_of
 from celery_safeguards.replay.send import notes_of, policy_of, resume, works_of
 from celery_safeguards.wiring import Wiring
 
@@ -190,10 +193,18 @@ class _Batch:
         task_ids = {id_: task_id_of(job.id, id_) for id_, look in looks.items() if look.what == "send"}
         notes = notes_of(job.who, now, f"job {job.id}", may_run_twice=job.may_run_twice, reason=job.reason)
         begun = self._letters.begin_replays(task_ids, job.who, now, notes) if task_ids else {}
+        outgoing = {id_: self._message(each, looks[id_]) for id_, each in begun.items() if isinstance(each, Letter)}
+        are_out = publish_together(self._app, outgoing.values())
         for each in some:
-            self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id))
+            if each.letter_id in outgoing:
+                if not are_out:
+                    publish(self._app, each.letter_id, outgoing[each.letter_id])
+                self.dealt.send(each)
+            else:
+                self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id))
 
     def _deal_with(self, picked: Picked, look: _Look, begun: Letter | SafeguardsError | None) -> None:
+        """Deal with a letter that is not begun now."""
         if look.what == "skip" or isinstance(begun, LetterNotOpen):
             self.dealt.skip(look.why or str(begun))
         elif look.what == "refuse" or isinstance(begun, SafeguardsError):
@@ -201,17 +212,14 @@ class _Batch:
         elif look.what == "resume":
             self._resume(picked)
         else:
-            if begun is not None:
-                self._publish(begun, look)
             self.dealt.send(picked)
 
-    def _publish(self, begun: Letter, look: _Look) -> None:
-        message = look.message
-        if message is None or begun.wire != look.wire:
-            # It has died once more since it was looked at: what it is now is sent.
-            task_id, now = task_id_of(self._job.id, begun.id), self._wiring.clock.wall_seconds()
-            message = replay_message(begun, task_id, at_seconds=now)
-        publish(self._app, begun.id, message)
+    def _message(self, begun: Letter, look: _Look) -> OutgoingMessage:
+        if look.message is not None and begun.wire == look.wire:
+            return look.message
+        # It has died once more since it was looked at: what it is now is sent.
+        task_id, now = task_id_of(self._job.id, begun.id), self._wiring.clock.wall_seconds()
+        return replay_message(begun, task_id, at_seconds=now)
 
     def _resume(self, picked: Picked) -> None:
         job = self._job

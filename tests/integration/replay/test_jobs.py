@@ -25,6 +25,12 @@ from tests.integration.replay.clocks import PacedClock, WorkersClock
 from tests.integration.replay.shop import die, make_app, queued, run, stored, take
 from tests.support.sockets import free_port
 
+try:
+    from kombu.exceptions import BatchPublishError
+    from kombu.transport.redis import PublishBatch
+except ImportError:
+    PublishBatch = None
+
 pytestmark = pytest.mark.redis
 EVERYTHING = Choice()
 
@@ -184,6 +190,7 @@ def test_it_keeps_its_pace(shop, clock, per_second, monkeypatch):
         clock.now += 0.012
         publish(*given)
 
+    monkeypatch.setattr(batch, "publish_together", lambda *_: False)
     monkeypatch.setattr(batch, "publish", slow)
     run_job(shop.app, make_job(shop.app, EVERYTHING, "ann", per_second=per_second).id)
 
@@ -406,6 +413,37 @@ def test_a_broker_that_is_away_stops_it_and_loses_nothing(shop, clock, redis_url
     assert (done.status, counted(done)) == ("done", {"sent": 30, "succeeded": 30})
     assert Counter(arguments["order_id"] for _, arguments in shop.ran) == Counter(range(30))
     assert {stored(shop, letter).state for letter in letters} == {"closed"}
+
+
+@pytest.mark.skipif(PublishBatch is None, reason="messages go together with kombu 5.7")
+@pytest.mark.parametrize("is_out", [True, False], ids=["its answer was lost", "it was not sent"])
+def test_a_trip_that_failed_is_made_letter_by_letter(shop, clock, monkeypatch, is_out):
+    """Left replaying, thirty letters would be counted as sent, and nobody would have their messages."""
+    letters = dead(shop, 30)
+    job = make_job(shop.app, EVERYTHING, "ann")
+    trips = []
+
+    def broken(trip):
+        trips.append(trip)
+        if is_out:
+            flush(trip)
+        raise BatchPublishError("cut")
+
+    flush = PublishBatch.flush
+    with monkeypatch.context() as patch:
+        patch.setattr(PublishBatch, "flush", broken)
+        replace(wiring(shop), clock=PacedClock(wall=clock.wall_seconds())).use_for(shop.app)
+        run_job(shop.app, job.id, should_stop=lambda: True)
+    assert (len(trips), queued(shop.app)) == (1, 60 if is_out else 30)
+    replace(wiring(shop), clock=clock).use_for(shop.app)
+    done = run_job(shop.app, job.id)
+
+    assert counted(done) == {"sent": 30, "succeeded": 30}
+    assert Counter(arguments["order_id"] for _, arguments in shop.ran) == Counter(range(30))
+    assert {stored(shop, letter).state for letter in letters} == {"closed"}
+    assert [stored(shop, letter).replay_task_id for letter in letters] == [
+        task_id_of(job.id, each.id) for each in letters
+    ]
 
 
 def test_a_store_that_is_away_for_a_moment_is_waited_for(shop, clock, monkeypatch):

@@ -54,6 +54,8 @@ PLACES = {
     "after it has begun letters": ("letters", "begin_replays", 2, False),
     "before a message": ("publish", "", TOGETHER + 5, True),
     "after a message": ("publish", "", TOGETHER + 5, False),
+    "before messages go together": ("publish_together", "", 2, True),
+    "after messages have gone together": ("publish_together", "", 2, False),
     "before the marks": ("letters", "mark_each_replayed", 2, True),
     "after the marks": ("letters", "mark_each_replayed", 2, False),
     "before a step is written": ("jobs", "change", 2, True),
@@ -69,7 +71,10 @@ def run_until_killed(redis_url, namespace, job_id, place, sig=signal.SIGKILL):
         # A step for each batch, so that a kill finds some letters written down and some not.
         running._STEP_SECONDS = 0.0
         if of == "publish":
-            batch.publish = die_at_call(batch.publish, number, before=before, sig=sig)
+            # As with a broker to which messages go one by one.
+            batch.publish_together = lambda *_: False
+        if not name:
+            setattr(batch, of, die_at_call(getattr(batch, of), number, before=before, sig=sig))
         else:
             store = getattr(Wiring.of(app), of)
             setattr(store, name, die_at_call(getattr(store, name), number, before=before, sig=sig))
@@ -169,7 +174,11 @@ def cancelled(shop, job):
 
 
 @pytest.mark.parametrize(
-    "place", ["after it has begun letters", "before a message", "before the marks", "before a step is written"]
+    "place",
+    [
+        *("after it has begun letters", "before a message", "after messages have gone together"),
+        *("before the marks", "before a step is written"),
+    ],
 )
 def test_a_cancelled_job_lists_what_its_dead_runner_may_have_sent(shop, redis_url, namespace, place):
     """They would say "replaying" for ever, in no list of anybody: neither sent nor open."""

@@ -2,9 +2,14 @@
 What a replay sends: the message that died, byte for byte, on the way that it came.
 """
 
+import json
+
 import pytest
+from kombu import Producer
 
 from celery_safeguards.replay import ReplayRefused, replay
+from celery_safeguards.replay.plan import replay_message
+from celery_safeguards.replay.publishing import publish, publish_together
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.shop import VALUES, copied, die, make_app, queued, run, stored, take
 
@@ -97,3 +102,42 @@ def test_letter_of_an_unknown_task_is_replayed(shop, redis_url, namespace):
         replay(desk, letter.id, "ann")
 
     assert run(shop.app) == {"a": 1}
+
+
+@pytest.mark.skipif(not hasattr(Producer, "batch"), reason="messages go together with kombu 5.7")
+def test_messages_that_go_together_are_what_they_are_alone(shop, namespace):
+    """In order, with their properties, and each to the queue that it came from."""
+    way = {"exchange": "", "routing_key": f"{namespace}-slow"}
+    letters = [die(shop, shop.note, **VALUES), die(shop, shop.note, options={"priority": 3, "headers": {"tenant": 7}})]
+    letters.append(copied(shop, delivery_info=way))
+    outgoing = [replay_message(letter, f"id-{letter.id}", at_seconds=0.0) for letter in letters]
+
+    for number, message in enumerate(outgoing):
+        publish(shop.app, letters[number].id, message)
+    alone = waiting(shop, namespace)
+    assert publish_together(shop.app, outgoing)
+
+    assert waiting(shop, namespace) == alone
+    assert [1, 1, 1] == [len(messages) for messages in alone]
+
+
+def test_large_messages_do_not_go_together(shop):
+    """Thousands of megabytes would be in memory at once, more than once."""
+    letter = die(shop, shop.note, text="a" * 1_500_000)
+    message = replay_message(letter, "id-1", at_seconds=0.0)
+
+    assert not publish_together(shop.app, [message, message])
+    assert queued(shop.app) == 0
+
+
+def waiting(shop, namespace):
+    """Take the messages of three queues, without what each publish makes anew."""
+    found = []
+    with shop.app.connection_for_read() as connection:
+        client = connection.default_channel.client
+        for name in (namespace, f"{namespace}\x06\x163", f"{namespace}-slow"):
+            messages = [json.loads(text) for text in iter(lambda name=name: client.rpop(name), None)]
+            for message in messages:
+                del message["properties"]["delivery_tag"]
+            found.append(messages)
+    return found
