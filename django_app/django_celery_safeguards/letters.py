@@ -21,7 +21,7 @@ from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
 from django_celery_safeguards.house import House
 from django_celery_safeguards.letter_groups import Move, OrmGroups
-from django_celery_safeguards.letter_terms import OrmTerms, digest_of
+from django_celery_safeguards.letter_terms import OrmTerms, Written, digest_of
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.ranges import Range, letter_ranges, page_of, rows_of
 from django_celery_safeguards.sql import parameters, row_id, shown
@@ -218,15 +218,18 @@ class OrmLetterStore(LetterSteps):
             return
         table = self._house.tables.letters
         statement = table.insert((*_COLUMNS, "id")) if writes[0][0] is None else table.update(_COLUMNS)
-        cursor.executemany(statement, [self._row(letter) for _, letter in writes])
-        written = [
-            (self._id(letter.id), letter, as_read.terms_written if as_read else "") for as_read, letter in writes
-        ]
+        written = [self._written(as_read, letter) for as_read, letter in writes]
+        cursor.executemany(statement, [self._row(each) for each in written])
         self._terms.write(cursor, written)
         # Last: of all that is written here, others wait for the group's row alone.
         self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)
 
-    def _row(self, letter: Letter) -> Sequence[Any]:
+    def _written(self, as_read: _AsRead | None, letter: Letter) -> Written:
+        before, had = (as_read.letter, as_read.terms_written) if as_read else (None, "")
+        return Written(self._id(letter.id), before, letter, had, digest_of(letter))
+
+    def _row(self, written: Written) -> Sequence[Any]:
+        letter = written.letter
         error, reason = letter.shown_error or letter.error_message, letter.shown_reason or letter.reason
         error = f"{letter.error_type}: {error}" if letter.error_type else error
         names = (letter.task, letter.kind, letter.key, letter.scope, letter.group_id)
@@ -240,11 +243,11 @@ class OrmLetterStore(LetterSteps):
             *(shown(text, NAME_CHARS) for text in (letter.task_id, reason, error)),
             letter.attempts,
             letter.fingerprint,
-            digest_of(letter),
+            written.has,
             None if over is None else to_us(over),
             self._house.namespace,
             shown(letter.id, NAME_CHARS),
-            self._id(letter.id),
+            written.row,
         ]
 
     def _id(self, letter_id: str) -> str:

@@ -97,6 +97,18 @@ def test_change_that_leaves_the_terms_alone_costs_no_statement(under_test, state
     assert 2 == len(statements.work)
 
 
+def test_a_replay_that_begins_writes_one_row_more_into_the_index(under_test, alias):
+    """Written anew, the other rows of ten thousand letters would be deleted and inserted as well."""
+    rows = LetterTerm.objects.using(alias).filter(namespace=under_test.namespace).values_list("pk", "term")
+    under_test.letters.bury(letter())
+    before = set(rows.all())
+
+    under_test.letters.begin_replays({"l-1": "replay-1"}, "ana", NOON + 60)
+
+    assert {name_term("replay-1")} == {term for _, term in set(rows.all()) - before}
+    assert before < set(rows.all())
+
+
 def test_row_of_a_letter_that_somebody_has_deleted_hides_no_other(under_test):
     for number in range(4):
         under_test.letters.bury(letter(f"l-{number}", last_failed_seconds=NOON + number))
