@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter import changes, retention, store
 from celery_safeguards.deadletter.group import GroupChange, GroupStatus, LetterGroup
+from celery_safeguards.deadletter.lately import LatelyKnown
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.errors import SafeguardsError
@@ -31,6 +32,8 @@ _COLUMNS = (
     *("task_id", "reason", "error", "attempts", "fingerprint", "terms_written", "over_us", "namespace", "letter_id"),
 )
 
+_LETTER = _COLUMNS.index("letter")
+
 
 class _AsRead(NamedTuple):
     """A letter as it is stored, the group that counts it, and what its row says of its terms."""
@@ -38,6 +41,7 @@ class _AsRead(NamedTuple):
     letter: Letter
     counted_in: str
     terms_written: str
+    text: str
 
 
 _Write = tuple[_AsRead | None, Letter]
@@ -55,6 +59,7 @@ class OrmLetterStore(LetterSteps):
         self._house = house
         self._groups = OrmGroups(house)
         self._terms = OrmTerms(house)
+        self._lately = LatelyKnown()
 
     def bury(self, letter: Letter) -> bool:
         """See `LetterStore.bury`."""
@@ -191,7 +196,7 @@ class OrmLetterStore(LetterSteps):
         select = self._house.tables.letters.select(("letter", "fingerprint", "terms_written")) + for_update
         cursor.execute(select, [self._id(letter_id)])
         row = cursor.fetchone()
-        return None if row is None else _AsRead(Letter.from_json(row[0]), row[1], row[2])
+        return None if row is None else _AsRead(Letter.from_json(row[0]), row[1], row[2], row[0])
 
     def _several(
         self, cursor: Any, letter_ids: Sequence[str], for_update: str
@@ -206,20 +211,27 @@ class OrmLetterStore(LetterSteps):
         cursor.execute(select, list(names))
         found: dict[str, _AsRead | LetterUnreadable] = {}
         for id_, text, counted_in, terms_written in cursor.fetchall():
-            letter = letter_or_error(text)
+            letter = self._lately.read(text)
             found[names[id_]] = (
-                letter if isinstance(letter, LetterUnreadable) else _AsRead(letter, counted_in, terms_written)
+                letter if isinstance(letter, LetterUnreadable) else _AsRead(letter, counted_in, terms_written, text)
             )
         return found
 
     def _write(self, cursor: Any, writes: Sequence[_Write], *, has_died: bool) -> None:
-        """Write letters, either new ones or in place of what was read, and count them."""
+        """Write letters in place of what was read, or a new one, and count them."""
         if not writes:
             return
         table = self._house.tables.letters
-        statement = table.insert((*_COLUMNS, "id")) if writes[0][0] is None else table.update(_COLUMNS)
         written = [self._written(as_read, letter) for as_read, letter in writes]
-        cursor.executemany(statement, [self._row(each) for each in written])
+        rows = [self._row(each) for each in written]
+        if len(rows) == 1:
+            is_new = writes[0][0] is None
+            cursor.execute(table.insert((*_COLUMNS, "id")) if is_new else table.update(_COLUMNS), rows[0])
+        else:
+            cursor.executemany(table.update(_COLUMNS), rows)
+        if len(rows) > 1:
+            for (as_read, letter), row in zip(writes, rows, strict=True):
+                self._lately.keep(row[_LETTER], letter, instead_of=as_read.text if as_read else "")
         self._terms.write(cursor, written)
         # Last: of all that is written here, others wait for the group's row alone.
         self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)

@@ -102,3 +102,22 @@ class SeveralLettersContract:
 
         assert [store.get(f"l-{number}").state for number in range(3)] == ["replayed", "closed", "open"]
         assert store.get("l-0").history[-1] == HistoryEntry(at_seconds=NOON + 1, what="replayed", detail="as task t-0")
+
+    def test_letters_that_were_read_before_are_seen_as_they_are_now(self, store):
+        """What is known of a letter from the last look would send it twice."""
+        names = bury(store, 3)
+
+        def states():
+            found = store.get_many(names)
+            return [found[name].state for name in names]
+
+        assert ["open", "open", "open"] == states()
+
+        store.close("l-0", "done", NOON)
+        store.begin_replay("l-1", "t-1", "bob", NOON)
+        begun = store.begin_replays(dict.fromkeys(names, "t-2"), "ana", NOON)
+
+        assert ["LetterNotOpen", "LetterNotOpen", "Letter"] == [type(begun[name]).__name__ for name in names]
+        assert ["closed", "replaying", "replaying"] == states()
+        store.mark_each_replayed(dict.fromkeys(names, "t-2"), NOON)
+        assert ["closed", "replaying", "replayed"] == states()
