@@ -25,7 +25,7 @@ from django_celery_safeguards.letter_groups import Move, OrmGroups
 from django_celery_safeguards.letter_terms import OrmTerms, Written, digest_of
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.ranges import Range, letter_ranges, page_of, rows_of
-from django_celery_safeguards.sql import parameters, row_id, shown
+from django_celery_safeguards.sql import parameters, row_id, rows_as_json, shown
 
 _COLUMNS = (
     *("state", "task", "kind", "key", "scope", "group", "first_failed_us", "last_failed_us", "letter"),
@@ -33,6 +33,8 @@ _COLUMNS = (
 )
 
 _LETTER = _COLUMNS.index("letter")
+_MOST_CHARS_TOGETHER = 10_000_000
+"""Of letters in one parameter: a hundred of the largest would be more than PostgreSQL takes."""
 
 
 class _AsRead(NamedTuple):
@@ -227,6 +229,8 @@ class OrmLetterStore(LetterSteps):
         if len(rows) == 1:
             is_new = writes[0][0] is None
             cursor.execute(table.insert((*_COLUMNS, "id")) if is_new else table.update(_COLUMNS), rows[0])
+        elif self._house.dialect.reads_rows and sum(len(row[_LETTER]) for row in rows) <= _MOST_CHARS_TOGETHER:
+            cursor.execute(table.update_each(_COLUMNS), [rows_as_json((*_COLUMNS, "id"), rows)])
         else:
             cursor.executemany(table.update(_COLUMNS), rows)
         if len(rows) > 1:

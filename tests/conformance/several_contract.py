@@ -3,6 +3,7 @@ What every store of dead letters must do about several letters at once: give a `
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
 from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
@@ -102,6 +103,21 @@ class SeveralLettersContract:
 
         assert [store.get(f"l-{number}").state for number in range(3)] == ["replayed", "closed", "open"]
         assert store.get("l-0").history[-1] == HistoryEntry(at_seconds=NOON + 1, what="replayed", detail="as task t-0")
+
+    def test_letters_of_any_text_change_together(self, store):
+        """Of what one of them says, nothing may reach another, or be read as a part of the statement."""
+        texts = ["\\u0000 \\", "a \"quoted\" {['%s']}", "\U0001f4a5 \u00e9 \u2028", "nul \x00, half \ud800", ""]
+        for number, text in enumerate(texts):
+            store.bury(letter(f"{text}-{number}", error_message=text, reason=text, group_id=text or None))
+        names = [f"{text}-{number}" for number, text in enumerate(texts)]
+        before = store.get_many(names)
+
+        begun = store.begin_replays({name: f"t-{name}" for name in names}, 'a"n\\a', NOON)
+
+        assert list(begun.values()) == [store.get(name) for name in begun]
+        assert {"replaying"} == {made.state for made in begun.values()}
+        for name, made in begun.items():
+            assert replace(made, history=(), state="open", replay_task_id=None) == replace(before[name], history=())
 
     def test_letters_that_were_read_before_are_seen_as_they_are_now(self, store):
         """What is known of a letter from the last look would send it twice."""
