@@ -14,10 +14,9 @@ import celery
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
-from celery.concurrency.base import BasePool
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker.request import Request
-from celery.worker.state import active_requests, reserved_requests, task_ready
+from celery.worker.state import task_ready
 from kombu.transport.virtual.base import Message as VirtualMessage
 
 _NO_CONTEXT = Context()
@@ -157,34 +156,6 @@ def run_what_waits(hub: Any) -> None:
     pop = getattr(hub, "_pop_ready", None)
     for step in pop() if pop is not None else ():
         step()
-
-
-def running_tags(pool: Any) -> set[str]:
-    """
-    Return the delivery tags whose bodies run, or will without being asked again, in this worker.
-
-    A prefork pool forgets on a cut what no child has accepted; others run all that they were handed, and have only the
-    `flush` that all pools inherit, which does nothing (celery 5.5 to 5.7, `concurrency/prefork.py`,
-    `concurrency/base.py`, `worker/consumer/consumer.py`).
-    """
-    flush = getattr(pool, "flush", None)
-    forgets = flush is not None and getattr(flush, "__func__", None) is not BasePool.flush
-    handed = [] if forgets else [each for each in tuple(reserved_requests) if each._apply_result is not None]  # noqa: SLF001
-    return {each.message.delivery_tag for each in (*tuple(active_requests), *handed) if not each.acknowledged}
-
-
-def has_jobs_on_their_way(pool: Any) -> bool:
-    """
-    Return whether a child is being written a job to, or has not said yet that it took it.
-
-    Anything else written meanwhile would be read as the rest of the job, and what is not accepted is forgotten by a
-    shutdown while the child does it (celery 5.5 to 5.7, `concurrency/asynpool.py`). False for pools without children.
-    """
-    processes = getattr(pool, "_pool", None)
-    if getattr(processes, "_active_writers", ()):
-        return True
-    jobs = tuple(getattr(processes, "_cache", {}).values())
-    return any(getattr(job, "_write_to", None) is not None and not job._accepted for job in jobs)  # noqa: SLF001
 
 
 def close_to_the_end(channel: Any) -> None:

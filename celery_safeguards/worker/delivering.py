@@ -12,7 +12,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from celery_safeguards._compat import running_tags
+from celery_safeguards._handed import keep_what_is_in_pipes, running_tags
 from celery_safeguards.conf import HARDENED
 from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.lease import lease_of
@@ -38,6 +38,7 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Follow the channel that was just opened."""
         before, self._channel = self._channel, parent.connection.default_channel
         put_back_for(parent)
+        keep_what_is_in_pipes(parent.pool)
         wiring = Wiring.of(parent.app)
         if isinstance(self._channel, HardenedChannel):
             name_what_runs(lambda: self._tags_that_run_on(parent))

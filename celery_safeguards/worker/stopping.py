@@ -30,7 +30,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from celery_safeguards._compat import has_jobs_on_their_way
+from celery_safeguards._handed import has_jobs_on_their_way
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT")
 """Celery's for a shutdown; SIGTERM is a cold one by `REMAP_SIGTERM`, SIGINT when it comes twice."""

@@ -79,6 +79,12 @@ class Scene:
         """Put bytes into the queue as some other program might."""
         self.redis.lpush(f"{self._namespace}.{self._namespace}", raw)
 
+    def wait_answers(self):
+        """Wait until a worker has answered a ping."""
+        with Celery("asker", broker=self.url, set_as_current=False) as asker:
+            asker.conf.update(apps.queue_settings(self._namespace))
+            wait_until(lambda: asker.control.ping(timeout=1), PATIENCE_SECONDS, "a worker answers")
+
     def letters(self):
         """Return all dead letters."""
         settings = Settings(namespace=self._namespace, store_url=self.url)
@@ -228,9 +234,9 @@ def test_worker_that_stood_still_does_not_begin_what_others_have_done(scene):
     stopped = scene.worker()
     scene.send("A1", countdown=VISIBILITY_SECONDS)
     scene.announcements.wait_for("task_received", PATIENCE_SECONDS)
-    heir = scene.worker()
 
     os.kill(stopped.pid, signal.SIGSTOP)
+    heir = scene.worker()
     scene.announcements.wait_for(is_said("after_effect", order_id="A1", worker=heir.name), PATIENCE_SECONDS)
     os.kill(stopped.pid, signal.SIGCONT)
 
@@ -362,6 +368,29 @@ def test_body_whose_connection_is_cut_runs_once(scene, cutter, pool, load):
     assert begun
     assert worker.is_running()
     assert [1] * len(everything) == [len(scene.starts(order_id)) for order_id in everything]
+
+
+@pytest.mark.parametrize(("kind", "starts"), [("guarded", 1), ("plain", 2)])
+def test_body_runs_once_that_a_child_had_not_begun_when_the_connection_was_cut(scene, cutter, kind, starts):
+    """A child that is slow to read its pipe runs what is in it, when nobody listens any more; plain is the control."""
+    worker = scene.worker(kind, env={apps.BROKER_URL: cutter.url, apps.STORE_URL: scene.url})
+    scene.send("A0", kind=kind)
+    scene.wait_for("after_effect", "A0")
+    scene.wait_empty()
+    worker.kill_child(sig=signal.SIGSTOP)
+    scene.send("A1", kind=kind)
+    received = is_said("task_received")
+    scene.announcements.wait_for(received, PATIENCE_SECONDS, count=2)
+    # It answers from the loop that writes to its children, so the job is written by then.
+    scene.wait_answers()
+
+    cutter.cut()
+    wait_until(lambda: worker.log().count("Connected to") == 2, PATIENCE_SECONDS, "the worker is connected again")
+    worker.kill_child(sig=signal.SIGCONT)
+
+    scene.wait_for("after_effect", "A1", count=starts)
+    scene.wait_empty()
+    assert starts == len(scene.starts("A1"))
 
 
 def test_body_whose_connection_is_cut_runs_twice_on_plain_celery(scene, cutter):

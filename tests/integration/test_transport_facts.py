@@ -23,7 +23,7 @@ from kombu.connection import ConnectionPool
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 
-from celery_safeguards._compat import running_tags
+from celery_safeguards._handed import running_tags
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ class Held(Request):
     def __init__(self, tag, *, is_handed=False):
         self.id = tag
         self._message = SimpleNamespace(delivery_tag=tag)
-        self._apply_result = object() if is_handed else None
+        self._apply_result = object if is_handed else None
 
 
 @pytest.fixture

@@ -1,0 +1,94 @@
+"""
+What a worker's pool was handed and goes on with, whatever becomes of the connection.
+
+A prefork pool knows a job of three kinds (celery 5.5 to 5.7, `concurrency/asynpool.py`, `worker/consumer/consumer.py`):
+
+    outbound ── written to a child's pipe ──▶ in the pipe ── the child says that it took it ──▶ accepted ──▶ done
+
+On a cut, and in a shutdown, Celery forgets all but the accepted. What is in a pipe is run by the child all the same:
+
+    t0 job written    t1 cut: the job is forgotten, its message put back    t2 child runs it, nobody listens
+    t3 the message is delivered again: the body runs twice
+
+So what is in a pipe counts as running here. Other pools run all that they were handed. Beneath the documented surface,
+as in `_compat`; `tests/acceptance/test_delivery.py` and `test_stopping.py` notice when a new version changes it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from celery.concurrency.base import BasePool
+from celery.worker.request import Request
+from celery.worker.state import active_requests, reserved_requests
+
+
+def running_tags(pool: Any) -> set[str]:
+    """
+    Return the delivery tags whose bodies run, or will without being asked again, in this worker.
+
+    Pools other than prefork have only the `flush` that all pools inherit, which does nothing (celery 5.5 to 5.7,
+    `concurrency/base.py`).
+    """
+    flush = getattr(pool, "flush", None)
+    forgets = flush is not None and getattr(flush, "__func__", None) is not BasePool.flush
+    in_pipes = {id(job) for job in _jobs_in_pipes(pool)} if forgets else set()
+    handed = [
+        each
+        for each in tuple(reserved_requests)
+        if each._apply_result is not None and (not forgets or id(_job_of(each)) in in_pipes)  # noqa: SLF001
+    ]
+    return {each.message.delivery_tag for each in (*tuple(active_requests), *handed) if not each.acknowledged}
+
+
+def keep_what_is_in_pipes(pool: Any) -> None:
+    """Have a prefork pool forget no job that a child is going to run; a second call changes nothing."""
+    flush = getattr(pool, "flush", None)
+    if flush is None or not hasattr(getattr(pool, "_pool", None), "_active_writers"):
+        return
+    if not isinstance(flush, _FlushButKeep):
+        pool.flush = _FlushButKeep(pool, flush)
+
+
+def has_jobs_on_their_way(pool: Any) -> bool:
+    """
+    Return whether a child is being written a job to, or has not said yet that it took it; False without children.
+
+    Anything else written meanwhile would be read as the rest of the job.
+    """
+    return bool(getattr(getattr(pool, "_pool", None), "_active_writers", ())) or bool(_jobs_in_pipes(pool))
+
+
+class _FlushButKeep:
+    def __init__(self, pool: Any, flush: Callable[[], None]) -> None:
+        self._pool, self._flush = pool, flush
+
+    def __call__(self) -> None:
+        kept = _jobs_in_pipes(self._pool)
+        # What is accepted stays, and its child is given nothing else. No child is listened to meanwhile.
+        for job in kept:
+            job._accepted = True  # noqa: SLF001
+        try:
+            self._flush()
+        finally:
+            for job in kept:
+                job._accepted = False  # noqa: SLF001
+
+
+def _jobs_in_pipes(pool: Any) -> list[Any]:
+    """Return the jobs that were written whole and not accepted; of one half written, the child may get no more."""
+    processes: Any = getattr(pool, "_pool", None)
+    writers = getattr(processes, "_active_writers", None)
+    if writers is None:
+        return []
+    found = []
+    for job in tuple(processes._cache.values()):  # noqa: SLF001
+        writer = getattr(job, "_writer", None)
+        if getattr(job, "_write_to", None) is None or job._accepted or (writer and writer() in writers):  # noqa: SLF001
+            continue
+        found.append(job)
+    return found
+
+
+def _job_of(request: Request) -> Any:
+    """Return what the pool made of a request; None: it is done and gone."""
+    return request._apply_result()  # noqa: SLF001 - a weak reference
