@@ -14,7 +14,8 @@ Not covered: letters in Redis. The pages then say where they are.
 | `letters` `groups` `replays` `records` `locks` | one model each |
 | `letter_page` `letter_rows` | a letter's page; its row, read |
 | `prospects` | replay, discard, resolve, resume: who may, and what would happen |
-| `acting` | the page that asks, and what became of it |
+| `asking` | pages that ask before anything is done: all of one make |
+| `acting` | what is done to letters: the page that asks, and what became of it |
 | `editing` `edit_form` | an edited copy: its page, its form |
 | `lock_release` | a lock's release: its page, and what became of it |
 | `erasing` | one person's data, erased: its page |

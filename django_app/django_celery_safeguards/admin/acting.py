@@ -19,10 +19,9 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 
 from celery_safeguards.printable import clean
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.deeds import Done, Given
 from django_celery_safeguards.admin.letter_rows import let_go, letter_id_of
 from django_celery_safeguards.admin.placed_list import can_be_asked
@@ -108,9 +107,8 @@ class LetterActions:
         row = self.get_object(request, object_id)
         deeds = [] if row is None else [deed for deed in possible_deeds(row) if deed.is_allowed(request)]
         buttons = [(deed.button, self._url_of(deed), _STYLES.get(deed.name, "")) for deed in deeds]
-        tools = [("Log of the admin", reverse(f"{self._named}_history", args=[object_id]))]
         picked = None if row is None else picked_of(row)
-        context = {"buttons": buttons, "tools": tools, "picked": picked, **(extra_context or {})}
+        context = {"buttons": buttons, "tools": [self.log_link(object_id)], "picked": picked, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
     # What was done is done, whatever happens to the request afterwards, and so is its entry in the log.
@@ -152,7 +150,7 @@ class LetterActions:
         else:
             text = "There is no such letter."
         self.message_user(request, text, messages.ERROR)
-        return HttpResponseRedirect(self._list_url())
+        return HttpResponseRedirect(self.url_of("changelist"))
 
     def _ask(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any) -> Any:
         prospects = []
@@ -161,18 +159,19 @@ class LetterActions:
             let_go(row)
         if "may_run_twice" in form.fields and not any(each.needs_consent for each in prospects):
             del form.fields["may_run_twice"]
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": deed.question,
-            "deed": deed,
-            "form": form,
-            "prospects": prospects,
-            "action_url": self._url_of(deed),
-            "style": _STYLES.get(deed.name, "default"),
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/deed.html", context)
+        return page_that_asks(
+            self,
+            request,
+            "deed.html",
+            title=deed.question,
+            step=deed.button,
+            row=rows[0] if len(rows) == 1 else None,
+            form=form,
+            action_url=self._url_of(deed),
+            deed=deed,
+            prospects=prospects,
+            style=_STYLES.get(deed.name, "default"),
+        )
 
     def _do(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any, *, seen: set[str]) -> None:
         # Consent is given to what the page has marked, and to nothing that would need it only now.
@@ -199,21 +198,10 @@ class LetterActions:
             self.message_user(request, f"{left} more were done, {len(succeeded)} of {len(rows)}.", messages.SUCCESS)
 
     def _gone_back(self: Any, rows: Sequence[Any]) -> Any:
-        if len(rows) > 1:
-            return HttpResponseRedirect(self._list_url())
-        return HttpResponseRedirect(
-            reverse(f"{self._named}_change", args=[rows[0].pk], current_app=self.admin_site.name)
-        )
-
-    def _list_url(self: Any) -> str:
-        return str(reverse(f"{self._named}_changelist", current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.url_of("change", rows[0].pk) if len(rows) == 1 else self.url_of("changelist"))
 
     def _url_of(self: Any, deed: Deed) -> str:
-        return str(reverse(f"admin:{self.deed_url}", args=[deed.name], current_app=self.admin_site.name))
-
-    @property
-    def _named(self: Any) -> str:
-        return f"admin:{self.opts.app_label}_{self.opts.model_name}"
+        return str(self.url_of_view(self.deed_url, deed.name))
 
 
 def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_run_twice: bool) -> Done:

@@ -16,8 +16,6 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 
 from celery_safeguards.deadletter.changes import EDITABLE, look_at, require_look
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
@@ -27,6 +25,7 @@ from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, ma
 from celery_safeguards.replay.copies.copying import known_queues
 from celery_safeguards.replay.copies.locked import locked_fields
 from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
 from django_celery_safeguards.admin.letter_rows import letter_of, reading_of, seen_letter_of
 from django_celery_safeguards.admin.payload import may_see
@@ -47,7 +46,10 @@ class LetterEditing:
         row = self.get_object(request, object_id)
         letter = None if row is None else reading_of(row).letter
         is_offered = letter is not None and _may_edit(request) and _can_be_opened(letter)
-        context = {"edit_url": self._url_of_edit(object_id) if is_offered else "", **(extra_context or {})}
+        context = {
+            "edit_url": self.url_of_view(self.edit_url, object_id) if is_offered else "",
+            **(extra_context or {}),
+        }
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
     # What was sent is sent, whatever happens to the request afterwards, and so is its entry in the log.
@@ -116,30 +118,25 @@ class LetterEditing:
             self.log_change(request, row, f"Edit as new: {clean(said, _MESSAGE_CHARS)}. Reason: {clean(reason)}")
             named = clean(prepared.letter.id, 80)
             self.message_user(request, f"Letter {named}: {clean(said, _MESSAGE_CHARS)}.", messages.SUCCESS)
-        return HttpResponseRedirect(reverse(f"{self._named}_change", args=[row.pk], current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.url_of("change", row.pk))
 
     def _show(self: Any, request: Any, row: Any, **context: Any) -> Any:
         ahead: Prepared | None = context.get("ahead")
         letter = letter_of(row)
         look = look_at(letter)
-        whole = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Edit as new",
-            "subtitle": str(row),
-            "row": row,
-            "task": presenting.short(letter.task),
-            "look": look,
-            "checked": mark_of(context["form"].edit(), ahead, look) if ahead else "",
-            "notes": presenting.lines(ahead.notes) if ahead else "",
-            "history": presenting.history(seen_letter_of(row).history),
-            "media": self.media,
+        return page_that_asks(
+            self,
+            request,
+            "edit.html",
+            title="Edit as new",
+            step="Edit as new",
+            row=row,
+            kept=[("look", look), *([("checked", mark_of(context["form"].edit(), ahead, look))] if ahead else [])],
+            task=presenting.short(letter.task),
+            notes=presenting.lines(ahead.notes) if ahead else "",
+            history=presenting.history(seen_letter_of(row).history),
             **context,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/edit.html", whole)
-
-    def _url_of_edit(self: Any, object_id: str) -> str:
-        return str(reverse(f"admin:{self.edit_url}", args=[object_id], current_app=self.admin_site.name))
+        )
 
 
 def _may_edit(request: Any) -> bool:

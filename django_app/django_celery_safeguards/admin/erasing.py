@@ -18,8 +18,6 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpResponseNotAllowed
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
 
@@ -27,6 +25,7 @@ from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.erasing import NOT_COVERED, Erased, Found, Wanted, erase, find
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.forms import SOUGHT, ErasureForm
 from django_celery_safeguards.admin.payload import may_see
 from django_celery_safeguards.admin.shown import shown_search
@@ -44,8 +43,8 @@ class LetterErasing:
 
     def erase_tools(self: Any, request: Any) -> list[tuple[str, str]]:
         """Return the link to the page, for whoever may use it."""
-        url = reverse(f"admin:{self.erase_url}", current_app=self.admin_site.name)
-        return [("Erase one person's data", url)] if request.user.has_perm(PERMISSION) else []
+        link = ("Erase one person's data", self.url_of_view(self.erase_url))
+        return [link] if request.user.has_perm(PERMISSION) else []
 
     # What was erased is erased, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
@@ -66,20 +65,20 @@ class LetterErasing:
                 done = self._erased(request, form, found)
             except SafeguardsError as error:
                 form.add_error(None, clean(error))
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Erase one person's data",
-            "form": form,
-            "found": found,
-            "done": done,
-            "mark": "" if found is None else _mark_of(form.wanted(), found),
-            "most": MOST_AT_ONCE,
-            "refused": _in_words((done or found).refused) if found else [],
-            "not_covered": NOT_COVERED,
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/erase.html", context)
+        return page_that_asks(
+            self,
+            request,
+            "erase.html",
+            title="Erase one person's data",
+            step="Erase one person's data",
+            form=form,
+            kept=[("shown", _mark_of(form.wanted(), found))] if found else [],
+            found=found,
+            done=done,
+            most=MOST_AT_ONCE,
+            refused=_in_words((done or found).refused) if found else [],
+            not_covered=NOT_COVERED,
+        )
 
     def _erased(self: Any, request: Any, form: ErasureForm, found: Found) -> Erased | None:
         """Erase what was shown as it is now; None: it was not, or there is no reason."""

@@ -27,13 +27,12 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpResponseNotAllowed, HttpResponseRedirect, StreamingHttpResponse
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
 from django.utils.http import urlencode
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.printable import clean
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.forms import ReasonForm
 from django_celery_safeguards.admin.letter_rows import let_go, reading_of, seen_letter_of
 from django_celery_safeguards.admin.payload import may_see
@@ -81,10 +80,6 @@ class LetterExport:
 
     export_url = "django_celery_safeguards_deadletter_export"
 
-    def export_urls(self: Any) -> list[Any]:
-        """Return the path of the page that asks."""
-        return [path("export/", self.admin_site.admin_view(self.export_view), name=self.export_url)]
-
     def has_export_permission(self, request: Any) -> bool:
         """Whether the list offers it."""
         return bool(request.user.has_perm("django_celery_safeguards.export_deadletter"))
@@ -98,8 +93,7 @@ class LetterExport:
     def export_link(self: Any, request: Any) -> str:
         """Return the address of the page that asks for all that the list is narrowed to."""
         narrowed = {name: value for name, value in request.GET.items() if value and name not in PLACES}
-        url = self._export_address()
-        return f"{url}?{urlencode(narrowed)}" if narrowed else url
+        return _with(self.url_of_view(self.export_url), urlencode(narrowed))
 
     # What went out is out, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
@@ -114,7 +108,7 @@ class LetterExport:
             chosen = self._picked_for_export(request, picked) if picked else self._narrowed_for_export(request)
         except IncorrectLookupParameters:
             self.message_user(request, "There is no such list.", messages.ERROR)
-            return HttpResponseRedirect(self._list_url())
+            return HttpResponseRedirect(self.url_of("changelist"))
         is_confirmed = "confirmed" in request.POST
         form = ExportForm(request.POST if is_confirmed else None)
         if not is_confirmed or not chosen.letters or chosen.letters > MOST_IN_A_REQUEST or not form.is_valid():
@@ -150,20 +144,20 @@ class LetterExport:
         if not may_see(request):
             del form.fields["with_payload"]
         narrowed = request.GET.urlencode() if not picked else ""
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Export these letters?",
-            "subtitle": chosen.words,
-            "form": form,
-            "letters": chosen.letters,
-            "most": MOST_IN_A_REQUEST,
-            "picked": picked,
-            "action_url": f"{self._export_address()}{f'?{narrowed}' if narrowed else ''}",
-            "back_url": f"{self._list_url()}{f'?{narrowed}' if narrowed else ''}",
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/export.html", context)
+        return page_that_asks(
+            self,
+            request,
+            "export.html",
+            title="Export these letters?",
+            step="Export",
+            subtitle=chosen.words,
+            form=form,
+            kept=[("letter", each) for each in picked],
+            action_url=_with(self.url_of_view(self.export_url), narrowed),
+            back_url=_with(self.url_of("changelist"), narrowed),
+            letters=chosen.letters,
+            most=MOST_IN_A_REQUEST,
+        )
 
     def _exported(self: Any, request: Any, chosen: _Chosen, given: dict[str, Any]) -> Any:
         form: Format = next(each for each in FORMATS if each == given["form"])
@@ -219,8 +213,9 @@ class LetterExport:
                 return
             direction = Direction(page.older)
 
-    def _export_address(self: Any) -> str:
-        return str(reverse(f"admin:{self.export_url}", current_app=self.admin_site.name))
+
+def _with(url: str, query: str) -> str:
+    return f"{url}?{query}" if query else url
 
 
 def _line_of(row: Any, form: Format, *, with_payload: bool) -> str:

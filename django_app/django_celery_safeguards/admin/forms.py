@@ -165,9 +165,10 @@ class ErasureForm(forms.Form):
         help_text="These letters: an id on each line.",
     )
     reason = forms.CharField(
+        # Asked for by the button that erases.
         required=False,
         max_length=MAX_REASON_CHARS,
-        widget=_REASON,
+        widget=forms.Textarea(attrs={**_REASON.attrs, "required": True}),
         help_text="For the letters' histories and the log of the admin; nothing of what is erased.",
     )
 

@@ -12,8 +12,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -25,6 +24,7 @@ from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.filters import GroupStatusFilter, KindFilter, LastFailedFilter
 from django_celery_safeguards.admin.forms import TriageForm
 from django_celery_safeguards.admin.payload import NEEDED, is_shown, may_see
@@ -75,18 +75,17 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         return [Found(named)] if text and named.exists() else super().sources(request, chosen, text)
 
     def get_urls(self) -> list[Any]:
-        """Add the form; before the others, which take any path for an id."""
-        view = self.admin_site.admin_view(self.triage_view)
-        return [path("<str:object_id>/triage/", view, name=self.triage_url), *super().get_urls()]
+        """Add the form."""
+        return [self.view_at("<str:object_id>/triage/", self.triage_view, self.triage_url), *super().get_urls()]
 
     def change_view(self, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Show one group, with a way to say something of it."""
-        tools = [("Log of the admin", self._url("history", object_id))]
+        tools = [self.log_link(object_id)]
         row = self.get_object(request, object_id)
         if row is not None and may_start(request):
             tools.insert(0, ("Replay its open letters", start_link(self.admin_site, fingerprint=row.fingerprint)))
         if row is not None and request.user.has_perm(PERMISSION):
-            tools.insert(0, ("Triage", self._url_of_triage(object_id)))
+            tools.insert(0, ("Triage", self.url_of_view(self.triage_url, object_id)))
         return super().change_view(request, object_id, form_url, {"tools": tools, **(extra_context or {})})
 
     # What was said is said, whatever happens to the request afterwards, and so is its entry in the log.
@@ -105,22 +104,13 @@ class LetterGroupAdmin(ReadOnlyAdmin):
         if request.method == "POST" and form.is_valid():
             problem = self._say(request, row, group, form)
             if not problem:
-                return HttpResponseRedirect(self._url("change", object_id))
+                return HttpResponseRedirect(self.url_of("change", object_id))
             # Who tries again has seen what this answer shows.
             group = group_of_row(self.get_object(request, object_id)) or group
             form = TriageForm({**request.POST.dict(), "failures_seen": group.failures}, initial=_initial(group))
             form.add_error(None, problem)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "How does this group stand?",
-            "subtitle": str(row),
-            "form": form,
-            "row": row,
-            "failures": group.failures,
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/triage.html", context)
+        asked: dict[str, Any] = {"title": "How does this group stand?", "step": "Triage", "row": row, "form": form}
+        return page_that_asks(self, request, "triage.html", **asked, failures=group.failures)
 
     def _say(self, request: Any, row: Any, group: LetterGroup, form: TriageForm) -> str:
         """Write down what has changed; returns why it was not, or nothing."""
@@ -146,13 +136,6 @@ class LetterGroupAdmin(ReadOnlyAdmin):
             self.log_change(request, row, f"Triage: {clean('; '.join(done), 900)}.")
         self.message_user(request, f"{clean('; '.join(done), 500) or 'Nothing was changed'}.", messages.SUCCESS)
         return ""
-
-    def _url(self, page: str, *args: str) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return str(reverse(name, args=args, current_app=self.admin_site.name))
-
-    def _url_of_triage(self, object_id: str) -> str:
-        return str(reverse(f"admin:{self.triage_url}", args=[object_id], current_app=self.admin_site.name))
 
     @admin.display(description="task, error")
     def cause(self, obj: Any) -> SafeString:
@@ -276,7 +259,7 @@ class LetterGroupAdmin(ReadOnlyAdmin):
     @admin.display(description="why")
     def problem(self, obj: Any) -> str:
         """Why it cannot be read."""
-        return "what is stored is damaged, or written by a newer version"
+        return presenting.DAMAGED
 
 
 def group_of_row(row: Any) -> LetterGroup | None:
@@ -302,7 +285,7 @@ def _in_release(release: str) -> str:
 def _read(row: Any) -> LetterGroup:
     group = group_of_row(row)
     if group is None:
-        raise LetterUnreadable("what is stored is damaged, or written by a newer version")
+        raise LetterUnreadable(presenting.DAMAGED)
     return group
 
 

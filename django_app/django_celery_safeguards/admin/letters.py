@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.urls import path
 from django.utils.safestring import SafeString
 
 from celery_safeguards.deadletter.terms import plain_terms
@@ -98,12 +97,12 @@ class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport,
         return super().changelist_view(request, {"tools": tools, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
-        """Add what can be done to letters; before the others, which take any path for an id."""
+        """Add what can be done to letters."""
         return [
-            path("do/<slug:deed>/", self.admin_site.admin_view(self.deed_view), name=self.deed_url),
-            *self.export_urls(),
-            path("erase/", self.admin_site.admin_view(self.erase_view), name=self.erase_url),
-            path("<str:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=self.edit_url),
+            self.view_at("do/<slug:deed>/", self.deed_view, self.deed_url),
+            self.view_at("export/", self.export_view, self.export_url),
+            self.view_at("erase/", self.erase_view, self.erase_url),
+            self.view_at("<str:object_id>/edit/", self.edit_view, self.edit_url),
             *super().get_urls(),
         ]
 

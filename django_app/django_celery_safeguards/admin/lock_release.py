@@ -18,14 +18,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
 
 from celery_safeguards.errors import LockLost, SafeguardsError
 from celery_safeguards.locks.shown import described, fields, who
 from celery_safeguards.printable import clean
 from celery_safeguards.releasing import Look, look, release
 from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
 from django_celery_safeguards.celery_apps import current_app
 
@@ -66,9 +65,8 @@ class ReleasesLocks:
     release_url = "django_celery_safeguards_leaselock_release"
 
     def get_urls(self: Any) -> list[Any]:
-        """Add the page; before the others, which take any path for an id."""
-        view = self.admin_site.admin_view(self.release_view)
-        own = path("<str:object_id>/release/", view, name=self.release_url)
+        """Add the page."""
+        own = self.view_at("<str:object_id>/release/", self.release_view, self.release_url)
         return [own, *super().get_urls()]  # type: ignore[misc]
 
     def change_view(self: Any, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
@@ -76,8 +74,8 @@ class ReleasesLocks:
         row = self.get_object(request, object_id)
         is_offered = row is not None and row.owner and name_of(row) and request.user.has_perm(PERMISSION)
         context = {
-            "tools": [("Log of the admin", self._url_of("history", object_id))],
-            "buttons": [("Release", self._url_of("release", object_id), "")] if is_offered else [],
+            "tools": [self.log_link(object_id)],
+            "buttons": [("Release", self.url_of_view(self.release_url, object_id), "")] if is_offered else [],
             **(extra_context or {}),
         }
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
@@ -111,21 +109,20 @@ class ReleasesLocks:
         if found.evidence.is_dead:
             del form.fields["override"]
         rows = [(name, value) for name, value in fields(_described(found)) if value is not None]
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Release this lock?",
-            "subtitle": str(row),
-            "row": row,
-            "known": presenting.pairs([*rows, ("taken", presenting.stamp(found.state.since_us))]),
-            "is_dead": found.evidence.is_dead,
-            "findings": presenting.lines(found.findings),
-            "means": presenting.lines(_MEANS),
-            "form": form,
-            "seen": found.mark,
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/lock_release.html", context)
+        return page_that_asks(
+            self,
+            request,
+            "lock_release.html",
+            title="Release this lock?",
+            step="Release",
+            row=row,
+            form=form,
+            kept=[("seen", found.mark)],
+            known=presenting.pairs([*rows, ("taken", presenting.stamp(found.state.since_us))]),
+            is_dead=found.evidence.is_dead,
+            findings=presenting.lines(found.findings),
+            means=presenting.lines(_MEANS),
+        )
 
     def _release(self: Any, request: Any, row: Any, found: Look, reason: str) -> Any:
         try:
@@ -139,17 +136,13 @@ class ReleasesLocks:
         said = f"{clean(found.released)}, {found.how} ({clean('; '.join(found.findings))})"
         self.log_change(request, row, f"Release: {said}. Reason: {clean(reason)}")
         self.message_user(request, _sentence(clean(found.released, _MESSAGE_CHARS)), messages.SUCCESS)
-        return HttpResponseRedirect(self._url_of("change", row.pk))
+        return HttpResponseRedirect(self.url_of("change", row.pk))
 
     def _not_done(self: Any, request: Any, row: Any, problem: str) -> Any:
         if "confirmed" in request.POST:
             self.log_change(request, row, f"Release: {problem}.")
         self.message_user(request, _sentence(problem), messages.ERROR)
-        return HttpResponseRedirect(self._url_of("change", row.pk))
-
-    def _url_of(self: Any, page: str, object_id: str) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return str(reverse(name, args=[object_id], current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.url_of("change", row.pk))
 
 
 def body_of(row: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from celery_safeguards.replay.outlook import Outlook
 from celery_safeguards.replay.plan import Need
 
 NOTHING = "-"
+DAMAGED = "what is stored is damaged, or written by a newer version"
 _LIST_CHARS = 80
 _BOX_CHARS = 50_000
 

@@ -1,10 +1,11 @@
 """Lists and pages that only read: whose rows, by which connection, in which order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.urls import path, reverse
 
 from django_celery_safeguards.admin.payload import seen_by
 from django_celery_safeguards.admin.placed_list import BEFORE, OnlySelected, PlacedList, can_be_asked
@@ -68,6 +69,23 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         hidden text letter by letter.
         """
         return lookup in {each.parameter_name for each in self.list_filter}
+
+    def url_of(self, page: str, *args: str) -> str:
+        """Return the address of a page that Django makes for the model: `changelist`, `change`, `history`."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return str(reverse(name, args=args, current_app=self.admin_site.name))
+
+    def url_of_view(self, name: str, *args: str) -> str:
+        """Return the address of one of its own."""
+        return str(reverse(f"admin:{name}", args=args, current_app=self.admin_site.name))
+
+    def view_at(self, route: str, view: Callable[..., Any], name: str) -> Any:
+        """Return the path of one of its own, for those of the staff; it stands before Django's, which take any id."""
+        return path(route, self.admin_site.admin_view(view), name=name)
+
+    def log_link(self, object_id: str) -> tuple[str, str]:
+        """Return the link to what was done to a row."""
+        return "Log of the admin", self.url_of("history", object_id)
 
     @property
     def placed_by(self) -> str:

@@ -15,8 +15,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import reverse
 from django.utils.http import urlencode
 
 from celery_safeguards.errors import SafeguardsError
@@ -24,6 +23,7 @@ from celery_safeguards.jobs.job import JobUnderWay
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.many.choosing import Choice, make_job, named
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.forms import ReplayJobForm
 from django_celery_safeguards.admin.letter_rows import letter_id_of
 from django_celery_safeguards.admin.placed_list import can_be_asked
@@ -44,10 +44,6 @@ class StartsReplays:
 
     start_url = "django_celery_safeguards_replayjob_start"
 
-    def start_urls(self: Any) -> list[Any]:
-        """Return the path of the form."""
-        return [path("start/", self.admin_site.admin_view(self.start_view), name=self.start_url)]
-
     # A job that is made is made, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
     def start_view(self: Any, request: Any) -> Any:
@@ -58,7 +54,7 @@ class StartsReplays:
             raise PermissionDenied
         if shown_store().alias is None:
             self.message_user(request, shown_store().notice, messages.ERROR)
-            return HttpResponseRedirect(self._url("changelist"))
+            return HttpResponseRedirect(self.url_of("changelist"))
         given = request.POST if request.method == "POST" else request.GET
         choice, letters = _chosen(given)
         is_asked = "look" in request.POST or "confirmed" in request.POST
@@ -89,20 +85,20 @@ class StartsReplays:
         kept: Sequence[tuple[str, str]],
         found: ShownForecast | None,
     ) -> Any:
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Send these letters again?",
-            "subtitle": clean(choice, 200),
-            "form": form,
-            "letters": letters,
-            "most": MOST_IN_A_REQUEST,
-            "kept": kept,
-            "found": found,
-            "action_url": start_link(self.admin_site),
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/replay_start.html", context)
+        return page_that_asks(
+            self,
+            request,
+            "replay_start.html",
+            title="Send these letters again?",
+            step="Start",
+            subtitle=clean(choice, 200),
+            form=form,
+            kept=kept,
+            action_url=start_link(self.admin_site),
+            letters=letters,
+            most=MOST_IN_A_REQUEST,
+            found=found,
+        )
 
     def _start(self: Any, request: Any, choice: Choice, letters: int, form: ReplayJobForm) -> Any:
         if letters > MOST_IN_A_REQUEST:
@@ -113,7 +109,7 @@ class StartsReplays:
             job = make_job(app, choice, who, **form.options())
         except JobUnderWay as error:
             self.message_user(request, f"{clean(error)}.", messages.ERROR)
-            return HttpResponseRedirect(self._url("change", row_id(shown_store().namespace, error.job_id)))
+            return HttpResponseRedirect(self.url_of("change", row_id(shown_store().namespace, error.job_id)))
         except SafeguardsError as error:
             form.add_error(None, clean(error))
             return None
@@ -125,7 +121,7 @@ class StartsReplays:
         self.message_user(request, f"Begun: {job.total} letters.", messages.SUCCESS)
         if problem:
             self.message_user(request, f"{problem}.", messages.ERROR)
-        return HttpResponseRedirect(self._url("change", object_id))
+        return HttpResponseRedirect(self.url_of("change", object_id))
 
 
 def may_start(request: Any) -> bool:

@@ -11,8 +11,6 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -23,6 +21,7 @@ from celery_safeguards.printable import clean
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.asking import page_that_asks
 from django_celery_safeguards.admin.filters import JobStatusFilter
 from django_celery_safeguards.admin.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.replay_start import StartsReplays
@@ -58,11 +57,10 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         )
 
     def get_urls(self) -> list[Any]:
-        """Add what can be done with jobs; before the others, which take any path for an id."""
-        view = self.admin_site.admin_view(self.verb_view)
+        """Add what can be done with jobs."""
         return [
-            *self.start_urls(),
-            path("<str:object_id>/do/<slug:verb>/", view, name=self.verb_url),
+            self.view_at("start/", self.start_view, self.start_url),
+            self.view_at("<str:object_id>/do/<slug:verb>/", self.verb_view, self.verb_url),
             *super().get_urls(),
         ]
 
@@ -72,7 +70,7 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         job = None if row is None else job_of_row(row)
         verbs = verbs_of(job, Wiring.of(current_app_with_tasks()).clock.wall_seconds()) if job is not None else ()
         context = {
-            "tools": [("Log of the admin", self._url("history", object_id))],
+            "tools": [self.log_link(object_id)],
             "buttons": [(verb.button, self._url_of(verb, object_id), "") for verb in verbs if verb.is_allowed(request)],
             "is_live": job is not None and job.status == "running",
             **(extra_context or {}),
@@ -96,18 +94,9 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
             raise Http404(f"there is no job {clean(object_id, 80)} that can be read")
         if "confirmed" in request.POST:
             self._do(request, row, job, wanted)
-            return HttpResponseRedirect(self._url("change", object_id))
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": wanted.question,
-            "subtitle": str(row),
-            "verb": wanted,
-            "job": job,
-            "row": row,
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/django_celery_safeguards/replay_ask.html", context)
+            return HttpResponseRedirect(self.url_of("change", object_id))
+        asked: dict[str, Any] = {"title": wanted.question, "step": wanted.button, "row": row}
+        return page_that_asks(self, request, "replay_ask.html", **asked, verb=wanted, job=job)
 
     def _do(self, request: Any, row: Any, job: ReplayJob, verb: Verb) -> None:
         app, who = current_app_with_tasks(), request.user.get_username()
@@ -130,12 +119,8 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
         if problem:
             self.message_user(request, f"{problem}.", messages.ERROR)
 
-    def _url(self, page: str, *args: str) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return str(reverse(name, args=args, current_app=self.admin_site.name))
-
     def _url_of(self, verb: Verb, object_id: str) -> str:
-        return str(reverse(f"admin:{self.verb_url}", args=[object_id, verb.name], current_app=self.admin_site.name))
+        return self.url_of_view(self.verb_url, object_id, verb.name)
 
     @admin.display(description="letters, by whom")
     def chosen_and_who(self, obj: Any) -> SafeString:
@@ -251,7 +236,7 @@ class ReplayJobAdmin(StartsReplays, ReadOnlyAdmin):
     @admin.display(description="why")
     def problem(self, obj: Any) -> str:
         """Why it cannot be read."""
-        return "what is stored is damaged, or written by a newer version"
+        return presenting.DAMAGED
 
 
 def job_of_row(row: Any) -> ReplayJob | None:
@@ -268,7 +253,7 @@ def job_of_row(row: Any) -> ReplayJob | None:
 def _read(row: Any) -> ReplayJob:
     job = job_of_row(row)
     if job is None:
-        raise JobUnreadable("what is stored is damaged, or written by a newer version")
+        raise JobUnreadable(presenting.DAMAGED)
     return job
 
 

@@ -1,0 +1,43 @@
+"""
+Pages that ask before anything is done: what will happen to what, why it is wanted, and a way back.
+
+    title, what it is about, how many ──▶ the form, with a reason ──▶ what would happen ──▶ the button, or "Do nothing"
+
+All of them are made of one template, `ask.html`, which has a place for each of these.
+"""
+
+from typing import Any
+
+from django.template.response import TemplateResponse
+
+
+def page_that_asks(
+    admin: Any, request: Any, template: str, *, title: str, step: str, row: Any = None, **context: Any
+) -> TemplateResponse:
+    """
+    Return a page that asks.
+
+    Args:
+        admin: a `ReadOnlyAdmin`, whose rows it is about.
+        request: of whoever is asked.
+        template: its name; extends `ask.html`.
+        title: the question.
+        step: what is asked for, in the words of its button: the last of the breadcrumbs.
+        row: what it is about, if it is one row; its page is where "Do nothing" leads to, else the list.
+        context: `form`; `kept`, pairs that the next request must have; `action_url` and `back_url`, where they are not
+            this page's and the row's; and what the template shows.
+
+    """
+    back_url = admin.url_of("changelist") if row is None else admin.url_of("change", row.pk)
+    whole = {
+        **admin.admin_site.each_context(request),
+        "opts": admin.opts,
+        "media": admin.media,
+        "title": title,
+        "subtitle": "" if row is None else str(row),
+        "step": step,
+        "row": row,
+        "back_url": back_url,
+        **context,
+    }
+    return TemplateResponse(request, f"admin/django_celery_safeguards/{template}", whole)
