@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from benchmarks import triage_letters as made
 from benchmarks.triage_rows import Rows
 from celery_safeguards import Idempotent, Safeguards, SafeTask
-from django_celery_safeguards.admin.groups import LetterGroupAdmin
-from django_celery_safeguards.admin.letters import DeadLetterAdmin
+from django_celery_safeguards.admin.groups.listing import LetterGroupAdmin
+from django_celery_safeguards.admin.letters.listing import DeadLetterAdmin
 from django_celery_safeguards.models import DeadLetter, LetterGroup
 from django_celery_safeguards.sql import row_id
 from tests.browser.desk.celery import make_app

@@ -7,30 +7,22 @@ and a shell, who are at the same letter send one message.
 
 Not covered: letters in Redis. The pages then say where they are.
 
-| module | holds |
+| room | holds |
 |---|---|
-| `shown` | whose rows are shown |
-| `reading` `placed_list` | lists and pages that only read; lists that are walked by places |
-| `letters` `groups` `replays` `records` `locks` | one model each |
-| `letter_page` `letter_rows` | a letter's page; its row, read |
-| `prospects` | replay, discard, resolve, resume: who may, and what would happen |
-| `asking` | pages that ask before anything is done: all of one make |
-| `acting` | what is done to letters: the page that asks, and what became of it |
-| `editing` `edit_form` | an edited copy: its page, its form |
-| `lock_release` | a lock's release: its page, and what became of it |
-| `erasing` | one person's data, erased: its page |
-| `deeds` `forms` | what is done, without a request; what a person adds to it |
-| `replay_start` `replay_verbs` | a replay of many letters: the form that begins it; what can be done with it then |
-| `filters` `presenting` `sparkline` | what lists are narrowed by; values in words, and as a chart |
+| `letters` `groups` `locks` `records` | a list, the page of one row, and what people do to it |
+| `replays` | the same of replay jobs; below the others, whose pages lead to it |
+| `pages` | what all of these share |
+
+Each room says what it holds; `lint-imports` checks which one knows which.
 """
 
 from django.contrib import admin
 
-from django_celery_safeguards.admin.groups import LetterGroupAdmin
-from django_celery_safeguards.admin.letters import DeadLetterAdmin
-from django_celery_safeguards.admin.locks import LeaseLockAdmin
+from django_celery_safeguards.admin.groups.listing import LetterGroupAdmin
+from django_celery_safeguards.admin.letters.listing import DeadLetterAdmin
+from django_celery_safeguards.admin.locks.listing import LeaseLockAdmin
 from django_celery_safeguards.admin.records import IdempotencyRecordAdmin
-from django_celery_safeguards.admin.replays import ReplayJobAdmin
+from django_celery_safeguards.admin.replays.listing import ReplayJobAdmin
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LeaseLock, LetterGroup, ReplayJob
 
 admin.site.register(DeadLetter, DeadLetterAdmin)

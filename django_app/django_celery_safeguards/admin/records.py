@@ -13,12 +13,12 @@ from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.pipeline.indexing import shown_failure
 from celery_safeguards.printable import clean
 from celery_safeguards.wiring import Wiring
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.filters import RecordStateFilter, ScopeFilter
-from django_celery_safeguards.admin.letter_rows import reading_of, seen_letter_of
-from django_celery_safeguards.admin.payload import payload
-from django_celery_safeguards.admin.reading import ReadOnlyAdmin
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.filters import RecordStateFilter, ScopeFilter
+from django_celery_safeguards.admin.pages.letter_rows import reading_of, seen_letter_of
+from django_celery_safeguards.admin.pages.payload import payload
+from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.pages.shown import shown_store
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 from django_celery_safeguards.models import DeadLetter
 from django_celery_safeguards.paging import Found, Source

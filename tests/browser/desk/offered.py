@@ -15,8 +15,8 @@ def offered():
     from django.contrib import admin
     from django.contrib.auth.models import Permission
 
-    from django_celery_safeguards.admin.prospects import DEEDS
-    from django_celery_safeguards.admin.replay_verbs import VERBS
+    from django_celery_safeguards.admin.letters.prospects import DEEDS
+    from django_celery_safeguards.admin.replays.verbs import VERBS
 
     ours = [each for model, each in admin.site._registry.items() if model._meta.app_label == APP]
     return {

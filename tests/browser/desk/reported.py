@@ -13,8 +13,8 @@ class _FailsError(Exception):
 def reported():
     from django.views.debug import SafeExceptionReporterFilter
 
-    from django_celery_safeguards.admin.erasing import LetterErasing
-    from django_celery_safeguards.admin.forms import SOUGHT
+    from django_celery_safeguards.admin.letters.erase_form import SOUGHT
+    from django_celery_safeguards.admin.letters.erasing import LetterErasing
 
     class Failing(LetterErasing):
         def has_view_permission(self, request):

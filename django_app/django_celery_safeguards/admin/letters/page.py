@@ -9,10 +9,10 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
-from django_celery_safeguards.admin.payload import NEEDED, history_of, is_shown, payload
-from django_celery_safeguards.admin.shown import kept_for, playbook_for, seen_text
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.letter_rows import letter_of, outlook_of, reading_of, seen_letter_of
+from django_celery_safeguards.admin.pages.payload import NEEDED, history_of, is_shown, payload
+from django_celery_safeguards.admin.pages.shown import kept_for, playbook_for, seen_text
 from django_celery_safeguards.models import DeadLetter, IdempotencyRecord, LetterGroup
 from django_celery_safeguards.rows import record_id
 from django_celery_safeguards.sql import row_id

@@ -7,9 +7,9 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.urls import path, reverse
 
-from django_celery_safeguards.admin.payload import seen_by
-from django_celery_safeguards.admin.placed_list import BEFORE, OnlySelected, PlacedList, can_be_asked
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.pages.payload import seen_by
+from django_celery_safeguards.admin.pages.placed_list import BEFORE, OnlySelected, PlacedList, can_be_asked
+from django_celery_safeguards.admin.pages.shown import shown_store
 from django_celery_safeguards.paging import Rows, Source
 
 

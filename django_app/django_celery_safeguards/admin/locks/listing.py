@@ -8,10 +8,10 @@ from django.utils.safestring import SafeString
 
 from celery_safeguards.locks.shown import who as in_words
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.lock_release import ReleasesLocks, body_of
-from django_celery_safeguards.admin.reading import ReadOnlyAdmin
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.locks.release import ReleasesLocks, body_of
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.pages.shown import shown_store
 from django_celery_safeguards.models import LockWaiter
 from django_celery_safeguards.paging import Found, Rows, Source
 from django_celery_safeguards.rows import PLACE, lock_id, place_of
@@ -20,7 +20,7 @@ _FIELDS = ((None, {"fields": ("name_shown", "held", "holder", "times", "kept_for
 
 
 class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
-    """Locks; what is done to one is in `lock_release`."""
+    """Locks; what is done to one is in `release`."""
 
     list_display = ("name_short", "held", "who", "lease", "age")
     ordering = ("-used_us", "-id")

@@ -8,8 +8,7 @@ from django import forms
 
 from celery_safeguards.deadletter.archiving import ARCHIVABLE
 from celery_safeguards.replay.plan import Need
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.deeds import (
+from django_celery_safeguards.admin.letters.deeds import (
     Done,
     Given,
     archive_letter,
@@ -19,10 +18,11 @@ from django_celery_safeguards.admin.deeds import (
     restore_letter,
     resume_letter,
 )
-from django_celery_safeguards.admin.forms import DidNotHappenForm, HappenedForm, ReasonForm, ReplayForm, RestoreForm
-from django_celery_safeguards.admin.letter_rows import outlook_of, reading_of
-
-MOST_AT_ONCE = 500
+from django_celery_safeguards.admin.letters.forms import DidNotHappenForm, HappenedForm, ReplayForm, RestoreForm
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm
+from django_celery_safeguards.admin.pages.letter_rows import outlook_of, reading_of
+from django_celery_safeguards.admin.pages.rights import may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Deed:
 
     def is_allowed(self, request: Any) -> bool:
         """Whether whoever asks may do it."""
-        return bool(request.user.has_perm(f"django_celery_safeguards.{self.permission}"))
+        return may(request, self.permission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

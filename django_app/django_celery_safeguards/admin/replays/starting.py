@@ -23,14 +23,14 @@ from celery_safeguards.jobs.job import JobUnderWay
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.many.choosing import Choice, make_job, named
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.forms import ReplayJobForm
-from django_celery_safeguards.admin.letter_rows import letter_id_of
-from django_celery_safeguards.admin.placed_list import can_be_asked
-from django_celery_safeguards.admin.prospects import MOST_AT_ONCE, REPLAY
-from django_celery_safeguards.admin.replay_forecast import ShownForecast, shown_forecast
-from django_celery_safeguards.admin.replay_verbs import hand_over_or_say
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, page_that_asks
+from django_celery_safeguards.admin.pages.letter_rows import letter_id_of
+from django_celery_safeguards.admin.pages.placed_list import can_be_asked
+from django_celery_safeguards.admin.pages.rights import may
+from django_celery_safeguards.admin.pages.shown import shown_store
+from django_celery_safeguards.admin.replays.forecast import ShownForecast, shown_forecast
+from django_celery_safeguards.admin.replays.start_form import ReplayJobForm
+from django_celery_safeguards.admin.replays.verbs import REPLAYS, hand_over_or_say
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 from django_celery_safeguards.models import DeadLetter
 from django_celery_safeguards.sql import row_id
@@ -126,8 +126,7 @@ class StartsReplays:
 
 def may_start(request: Any) -> bool:
     """Whether whoever asks may see the letters, send them, and look at the job."""
-    seen = ("view_deadletter", "view_replayjob")
-    return REPLAY.is_allowed(request) and request.user.has_perms([f"django_celery_safeguards.{each}" for each in seen])
+    return may(request, REPLAYS, "view_deadletter", "view_replayjob")
 
 
 def start_link(admin_site: Any, **narrowed: str) -> str:

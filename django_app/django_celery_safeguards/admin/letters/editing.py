@@ -24,14 +24,15 @@ from celery_safeguards.printable import clean
 from celery_safeguards.replay import CopyNotPublished, EditRefused, Prepared, masked, opened_at, prepare, send_edited
 from celery_safeguards.replay.copies.copying import known_queues
 from celery_safeguards.replay.copies.locked import locked_fields
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.edit_form import MOST_FORM_BYTES, EditForm, mark_of
-from django_celery_safeguards.admin.letter_rows import letter_of, reading_of, seen_letter_of
-from django_celery_safeguards.admin.payload import may_see
+from django_celery_safeguards.admin.letters.edit_form import MOST_FORM_BYTES, EditForm, mark_of
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.asking import page_that_asks
+from django_celery_safeguards.admin.pages.letter_rows import letter_of, reading_of, seen_letter_of
+from django_celery_safeguards.admin.pages.payload import may_see
+from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
-PERMISSION = "django_celery_safeguards.edit_deadletter"
+PERMISSION = "edit_deadletter"
 _MESSAGE_CHARS = 500
 _LOCKED_CHARS = 300
 
@@ -141,7 +142,7 @@ class LetterEditing:
 
 def _may_edit(request: Any) -> bool:
     """Whether whoever asks may send edited copies, and see what they are made of."""
-    return bool(request.user.has_perm(PERMISSION)) and may_see(request)
+    return may(request, PERMISSION) and may_see(request)
 
 
 def _can_be_opened(letter: Letter) -> bool:

@@ -32,12 +32,11 @@ from django.utils.http import urlencode
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.forms import ReasonForm
-from django_celery_safeguards.admin.letter_rows import let_go, reading_of, seen_letter_of
-from django_celery_safeguards.admin.payload import may_see
-from django_celery_safeguards.admin.placed_list import PLACES
-from django_celery_safeguards.admin.prospects import MOST_AT_ONCE
+from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm, page_that_asks
+from django_celery_safeguards.admin.pages.letter_rows import let_go, reading_of, seen_letter_of
+from django_celery_safeguards.admin.pages.payload import may_see
+from django_celery_safeguards.admin.pages.placed_list import PLACES
+from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.paging import Direction, Found, Source, page_of
 
@@ -82,7 +81,7 @@ class LetterExport:
 
     def has_export_permission(self, request: Any) -> bool:
         """Whether the list offers it."""
-        return bool(request.user.has_perm("django_celery_safeguards.export_deadletter"))
+        return may(request, "export_deadletter")
 
     @admin.action(description="Export selected letters", permissions=["export"])
     def export_selected(self: Any, request: Any, queryset: Any) -> Any:

@@ -16,9 +16,9 @@ from celery_safeguards.replay.expecting import IN_WORDS
 from celery_safeguards.replay.many.asking import Answer, Asker
 from celery_safeguards.replay.many.choosing import Choice
 from celery_safeguards.replay.many.forecasting import Forecast, Foreseen, foresee
-from django_celery_safeguards.admin import payload, presenting
-from django_celery_safeguards.admin.forms import MOST_ASKED
-from django_celery_safeguards.admin.shown import shown_store
+from django_celery_safeguards.admin.pages import payload, presenting
+from django_celery_safeguards.admin.pages.shown import shown_store
+from django_celery_safeguards.admin.replays.start_form import MOST_ASKED
 from django_celery_safeguards.models import DeadLetter
 from django_celery_safeguards.sql import row_id
 

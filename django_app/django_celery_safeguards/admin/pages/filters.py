@@ -12,7 +12,7 @@ from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.jobs.job import STATUSES as JOB_STATUSES
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
-from django_celery_safeguards.admin import presenting
+from django_celery_safeguards.admin.pages import presenting
 
 _HOUR_SECONDS = 3_600
 _SPANS = {

@@ -10,7 +10,8 @@ from celery_safeguards.deadletter.group import HOUR_SECONDS
 
 _HEIGHT = 24
 _LOWEST = 2
-_WIDTHS = {24: 6, 168: 4}
+DAY_HOURS, WEEK_HOURS = 24, 168
+_WIDTHS = {DAY_HOURS: 6, WEEK_HOURS: 4}
 
 
 def sparkline(hours: Mapping[int, int], last_hours: int) -> SafeString:
@@ -19,7 +20,7 @@ def sparkline(hours: Mapping[int, int], last_hours: int) -> SafeString:
 
     Args:
         hours: failures by hours since the epoch.
-        last_hours: 24 or 168.
+        last_hours: `DAY_HOURS` or `WEEK_HOURS`.
 
     """
     end = int(time.time() // HOUR_SECONDS) + 1

@@ -7,24 +7,24 @@ from django.contrib import admin
 from django.utils.safestring import SafeString
 
 from celery_safeguards.deadletter.terms import plain_terms
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.acting import LetterActions
-from django_celery_safeguards.admin.editing import LetterEditing
-from django_celery_safeguards.admin.erasing import LetterErasing
-from django_celery_safeguards.admin.exporting import LetterExport
-from django_celery_safeguards.admin.filters import (
+from django_celery_safeguards.admin.letters.acting import LetterActions
+from django_celery_safeguards.admin.letters.editing import LetterEditing
+from django_celery_safeguards.admin.letters.erasing import LetterErasing
+from django_celery_safeguards.admin.letters.exporting import LetterExport
+from django_celery_safeguards.admin.letters.page import LetterPage
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.filters import (
     GroupFilter,
     KindFilter,
     LastFailedFilter,
     LetterStateFilter,
     TaskFilter,
 )
-from django_celery_safeguards.admin.letter_page import LetterPage
-from django_celery_safeguards.admin.payload import NEEDED, may_see, payload
-from django_celery_safeguards.admin.placed_list import PLACES
-from django_celery_safeguards.admin.reading import ReadOnlyAdmin
-from django_celery_safeguards.admin.replay_start import NARROWED_BY, may_start, start_link
-from django_celery_safeguards.admin.shown import seen_text, shown_search, shown_store
+from django_celery_safeguards.admin.pages.payload import NEEDED, may_see, payload
+from django_celery_safeguards.admin.pages.placed_list import PLACES
+from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
+from django_celery_safeguards.admin.pages.shown import seen_text, shown_search, shown_store
+from django_celery_safeguards.admin.replays.starting import NARROWED_BY, may_start, start_link
 from django_celery_safeguards.letter_sources import narrowed, of_tasks, task_names, with_key, with_terms
 from django_celery_safeguards.models import LetterTerm
 from django_celery_safeguards.paging import Found, Source

@@ -8,7 +8,24 @@ All of them are made of one template, `ask.html`, which has a place for each of 
 
 from typing import Any
 
+from django import forms
 from django.template.response import TemplateResponse
+
+MAX_REASON_CHARS = 900
+"""A line of a letter's history holds 1,000 characters, and a replay's begins with its task id."""
+
+MOST_AT_ONCE = 500
+"""Rows that a page is about, one by one."""
+
+REASON_BOX = forms.Textarea(attrs={"rows": 3, "cols": 60, "class": "vLargeTextField"})
+
+
+class ReasonForm(forms.Form):
+    """Why."""
+
+    reason = forms.CharField(
+        max_length=MAX_REASON_CHARS, widget=REASON_BOX, help_text="For the letter's history and the log of the admin."
+    )
 
 
 def page_that_asks(

@@ -25,13 +25,14 @@ from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.erasing import NOT_COVERED, Erased, Found, Wanted, erase, find
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.forms import SOUGHT, ErasureForm
-from django_celery_safeguards.admin.payload import may_see
-from django_celery_safeguards.admin.shown import shown_search
+from django_celery_safeguards.admin.letters.erase_form import SOUGHT, ErasureForm
+from django_celery_safeguards.admin.pages.asking import page_that_asks
+from django_celery_safeguards.admin.pages.payload import may_see
+from django_celery_safeguards.admin.pages.rights import may
+from django_celery_safeguards.admin.pages.shown import shown_search
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
-PERMISSION = "django_celery_safeguards.erase_deadletter"
+PERMISSION = "erase_deadletter"
 MOST_AT_ONCE = 1_000
 """Letters: the request that erases waits for all of them; the command line has no bound."""
 
@@ -44,7 +45,7 @@ class LetterErasing:
     def erase_tools(self: Any, request: Any) -> list[tuple[str, str]]:
         """Return the link to the page, for whoever may use it."""
         link = ("Erase one person's data", self.url_of_view(self.erase_url))
-        return [link] if request.user.has_perm(PERMISSION) else []
+        return [link] if may(request, PERMISSION) else []
 
     # What was erased is erased, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
@@ -53,7 +54,7 @@ class LetterErasing:
         """Ask whose data, say what would be erased, or erase it."""
         if request.method not in {"GET", "POST"}:
             return HttpResponseNotAllowed(["GET", "POST"])
-        if not self.has_view_permission(request) or not request.user.has_perm(PERMISSION):
+        if not self.has_view_permission(request) or not may(request, PERMISSION):
             raise PermissionDenied
         # Whether a guess is an argument's value, is told to those who may see it.
         search = shown_search() if may_see(request) else None

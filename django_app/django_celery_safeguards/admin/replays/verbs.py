@@ -7,8 +7,11 @@ from typing import Any
 
 from celery_safeguards.jobs.job import JobStatus, ReplayJob
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin.prospects import REPLAY
+from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.tasks import hand_over
+
+REPLAYS = "replay_deadletter"
+"""Whoever may send letters, may do it by a job."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Verb:
 
     def is_allowed(self, request: Any) -> bool:
         """Whether whoever asks may do it."""
-        return REPLAY.is_allowed(request)
+        return may(request, REPLAYS)
 
 
 _PAUSE = Verb(

@@ -16,6 +16,7 @@ from typing import Any
 from django.db.models import BooleanField, Value
 
 from celery_safeguards.deadletter.letter import HistoryEntry
+from django_celery_safeguards.admin.pages.rights import may
 
 CODENAME = "view_payload_deadletter"
 NEEDED = f"needs the permission {CODENAME}"
@@ -30,7 +31,7 @@ _SAYS_NO_PAYLOAD = frozenset(
 
 def may_see(request: Any) -> bool:
     """Whether whoever asks may see what work was given."""
-    return bool(request.user.has_perm(f"django_celery_safeguards.{CODENAME}"))
+    return may(request, CODENAME)
 
 
 def seen_by(request: Any, queryset: Any) -> Any:

@@ -11,7 +11,7 @@ from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import Edit, EditRefused, MaskedEdit, Prepared
 from celery_safeguards.replay.copies.edit import Opened, as_text
-from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
+from django_celery_safeguards.admin.pages.asking import MAX_REASON_CHARS
 
 MOST_FORM_BYTES = 1_000_000
 """Of arguments as text: Django refuses a request of more than 2.5 million bytes, without a word about why."""

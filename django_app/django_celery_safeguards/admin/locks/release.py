@@ -23,12 +23,12 @@ from celery_safeguards.errors import LockLost, SafeguardsError
 from celery_safeguards.locks.shown import described, fields, who
 from celery_safeguards.printable import clean
 from celery_safeguards.releasing import Look, look, release
-from django_celery_safeguards.admin import presenting
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.deeds import MAX_REASON_CHARS
+from django_celery_safeguards.admin.pages import presenting
+from django_celery_safeguards.admin.pages.asking import MAX_REASON_CHARS, page_that_asks
+from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app
 
-PERMISSION = "django_celery_safeguards.release_leaselock"
+PERMISSION = "release_leaselock"
 _MESSAGE_CHARS = 500
 _MEANS = (
     "Whoever has waited longest has the lock next; if nobody waits, it is free.",
@@ -72,7 +72,7 @@ class ReleasesLocks:
     def change_view(self: Any, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Show one lock, with the button for whoever may press it, while somebody holds it."""
         row = self.get_object(request, object_id)
-        is_offered = row is not None and row.owner and name_of(row) and request.user.has_perm(PERMISSION)
+        is_offered = row is not None and row.owner and name_of(row) and may(request, PERMISSION)
         context = {
             "tools": [self.log_link(object_id)],
             "buttons": [("Release", self.url_of_view(self.release_url, object_id), "")] if is_offered else [],
@@ -86,7 +86,7 @@ class ReleasesLocks:
         """Ask before a lock is released, or release it."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if not self.has_view_permission(request) or not request.user.has_perm(PERMISSION):
+        if not self.has_view_permission(request) or not may(request, PERMISSION):
             raise PermissionDenied
         row = self.get_object(request, object_id)
         name = None if row is None else name_of(row)

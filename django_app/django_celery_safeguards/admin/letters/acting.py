@@ -21,15 +21,11 @@ from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
 
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin.asking import page_that_asks
-from django_celery_safeguards.admin.deeds import Done, Given
-from django_celery_safeguards.admin.letter_rows import let_go, letter_id_of
-from django_celery_safeguards.admin.placed_list import can_be_asked
-from django_celery_safeguards.admin.prospects import (
+from django_celery_safeguards.admin.letters.deeds import Done, Given
+from django_celery_safeguards.admin.letters.prospects import (
     ARCHIVE,
     DEEDS,
     DISCARD,
-    MOST_AT_ONCE,
     REPLAY,
     RESTORE,
     RESUME,
@@ -38,7 +34,10 @@ from django_celery_safeguards.admin.prospects import (
     possible_deeds,
     prospect_of,
 )
-from django_celery_safeguards.admin.replay_start import may_start
+from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, page_that_asks
+from django_celery_safeguards.admin.pages.letter_rows import let_go, letter_id_of
+from django_celery_safeguards.admin.pages.placed_list import can_be_asked
+from django_celery_safeguards.admin.replays.starting import may_start
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 from django_celery_safeguards.models import ReplayJob
 

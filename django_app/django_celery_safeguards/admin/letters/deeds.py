@@ -16,9 +16,6 @@ from celery_safeguards.policy import DidNotHappen, Happened
 from celery_safeguards.replay import Fate, Result, discard, replay_many, resume
 from celery_safeguards.wiring import Wiring
 
-MAX_REASON_CHARS = 900
-"""A line of a letter's history holds 1,000 characters, and a replay's begins with its task id."""
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
