@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.store import LetterStore

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.diagnose.asking import Answer, ask
 from celery_safeguards.diagnose.explaining import explain
@@ -17,7 +18,7 @@ _ORDER = list(Severity)
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json
 @click.option("--explain", "explained", metavar="ID", help="Only show what a finding means, such as SG104.")
 @click.pass_context
 def check(ctx: click.Context, as_json: bool, explained: str | None) -> None:

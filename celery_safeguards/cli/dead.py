@@ -1,6 +1,5 @@
 """`dead list`, `dead show`, `dead discard`: dead letters, read and given up."""
 
-import getpass
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ import click
 
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import Narrowed, narrowing
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
@@ -45,32 +45,6 @@ _OPTIONS = {
     Need.VERDICT: "--happened RESULT or --did-not-happen",
     Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
 }
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-
-def login_name() -> str | None:
-    """Return who runs this process; None: it has no name, as in some containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return None
-
-
-def require_name(ctx: click.Context, option: click.Parameter, name: str | None) -> str:
-    """Ask for a name where there is none: `required` takes a default of None for one (click 8.5)."""
-    if name is None:
-        raise click.MissingParameter(ctx=ctx, param=option)
-    return name
-
-
-by_whom = click.option(
-    "--by",
-    "who",
-    default=login_name,
-    callback=require_name,
-    show_default="your login name",
-    help="Your name, for the letter's history.",
-)
 
 
 @click.group()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, say
 from celery_safeguards.deadletter.changes import look_at, require_found
 from celery_safeguards.deadletter.letter import Letter

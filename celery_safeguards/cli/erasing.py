@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import terms_of_argument
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.replay.erasing import NOT_COVERED, Wanted, erase, find
 from celery_safeguards.wiring import Wiring

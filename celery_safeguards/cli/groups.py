@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import KINDS
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup, ReleaseFailures
 from celery_safeguards.deadletter.letter import Letter

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import click
 
-from celery_safeguards.cli.dead import as_json
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json
 from celery_safeguards.clock import SystemClock
 from celery_safeguards.health import HealthFiles, judge

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.ingest import BrokerUnavailable, Fate, Ingested, drain

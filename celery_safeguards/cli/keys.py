@@ -6,6 +6,7 @@ import click
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_fields, print_json, say
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
@@ -25,7 +26,7 @@ def keys() -> None:
 @click.argument("key", metavar="KEY")
 @click.option("--task", help="The task whose key it is.")
 @click.option("--scope", help="The scope, where tasks share keys.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json
 @click.pass_context
 def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_json: bool) -> None:
     """

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from celery_safeguards._names import host_name
-from celery_safeguards.cli.dead import as_json, login_name, require_name
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json, login_name, require_name
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.locks.shown import describe, fields, named, span
 from celery_safeguards.releasing import Look

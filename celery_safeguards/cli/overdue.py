@@ -8,6 +8,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json, print_table
 from celery_safeguards.delivery.connections import hardened_connection
 from celery_safeguards.delivery.overdue import find_overdue, send_again
@@ -19,7 +20,7 @@ _GRACE_SECONDS = 10.0
 
 @click.command()
 @click.option("--resend", is_flag=True, help="Put them back into their queues, under their own task ids.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json
 @click.pass_context
 def overdue(ctx: click.Context, resend: bool, as_json: bool) -> None:
     """

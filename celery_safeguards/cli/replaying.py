@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.policy import DidNotHappen, Happened
 from celery_safeguards.printable import clean

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from celery_safeguards.cli.dead import as_json, by_whom
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.forecasting import print_forecast
 from celery_safeguards.cli.narrowing import KINDS, in_group
+from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
 from celery_safeguards.outcome import FailureKind

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from celery_safeguards.cli.exits import Exit
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json, print_table, say
 from celery_safeguards.diagnose.surroundings import by_settings
 from celery_safeguards.diagnose.timing import schedule_timeout_seconds
@@ -22,7 +23,7 @@ def retry() -> None:
 
 @retry.command()
 @click.argument("task_name", metavar="TASK")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json
 @click.pass_context
 def preview(ctx: click.Context, task_name: str, as_json: bool) -> None:
     """

@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 import click
 
-from celery_safeguards.cli.dead import as_json
+from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json
 from celery_safeguards.replay.purging import purge_letters
 from celery_safeguards.wiring import Wiring
