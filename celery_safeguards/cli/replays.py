@@ -154,7 +154,7 @@ def start(
         adapts=not steady,
         may_run_twice=yes_it_may_run_twice,
     )
-    if not yes and not click.confirm(f"Replay {job.total} letters ({job.chosen})?", err=True):
+    if not yes and not _is_agreed(f"Replay {job.total} letters ({job.chosen})?"):
         _declare(ctx, job.id, "cancelled", who)
         raise click.Abort
     if detach:
@@ -236,6 +236,14 @@ def cancel(ctx: click.Context, job_id: str, who: str) -> None:
     once the runner's lease is over, each to be sent again by `dead resume`.
     """
     _declare(ctx, job_id, "cancelled", who)
+
+
+def _is_agreed(question: str) -> bool:
+    """Ask; Ctrl-C and the end of the input are a no, as for a script that forgot --yes."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        return False
 
 
 def _run(ctx: click.Context, job_id: str, *, as_json: bool) -> None:

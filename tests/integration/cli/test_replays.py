@@ -96,11 +96,12 @@ def test_failure_again_is_exit_code_1(cli, app, worker):
     assert "0 succeeded, 1 failed again, 0 gave no answer" in done.stdout
 
 
-def test_it_asks_before_it_sends(cli, app, bury):
-    """The arrow key and Enter brought the command back from yesterday."""
+@pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "end of input"])
+def test_it_asks_before_it_sends(cli, app, bury, answer):
+    """The arrow key and Enter brought the command back from yesterday; or a script forgot --yes."""
     bury()
 
-    asked = cli("replays", "start", "--all", "--by", "ann", "--reason", "mended", text="n\n")
+    asked = cli("replays", "start", "--all", "--by", "ann", "--reason", "mended", text=answer)
 
     assert asked.exit_code == 1
     assert "Replay 1 letters (all open letters)?" in asked.stderr
