@@ -69,6 +69,7 @@ def test_many_letters_are_archived_and_restored_with_a_result_for_each(log_in, d
     states = [desk.letter(letter).state for letter in (first, busy, last)]
     page.goto(f"{desk.url}{LETTERS}?task=desk.many&state=archived")
     chosen(page, "Restore selected letters")
+    page.get_by_label("Reason").fill("still wanted")
     press(page, "Restore")
 
     assert states == ["archived", "replaying", "archived"]

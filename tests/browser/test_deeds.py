@@ -158,13 +158,56 @@ def test_many_letters_at_once_with_a_result_for_each(log_in, desk, deed):
     follow(page, page.locator("button[name=index]"))  # "Go" up to Django 6.0, then "Run"
     asked = content(page)
     desk.change(gone, state="closed")
-    if deed == "Discard":
-        page.get_by_label("Reason").fill("test orders")
+    page.get_by_label("Reason").fill("test orders")
     press(page, deed)
 
     said = told(page)
     wanted = {"Replay": "replayed", "Discard": "discarded"}[deed]
     assert all(letter.id in asked for letter in (first, gone, last))
+    assert "3 letters: 3 yes" in asked
     assert [desk.letter(letter).state for letter in (first, gone, last)] == [wanted, "closed", wanted]
     assert said.count(f": {wanted}") == 2
     assert f"letter {gone.id} is closed" in said
+
+
+@pytest.mark.parametrize(("deed", "became"), [("replay", "replayed"), ("restore", "open")])
+def test_several_letters_need_a_reason(desk, deed, became):
+    """A hundred messages went out in the night, and nobody knows why (as on the command line)."""
+    letters = [desk.bury(), desk.bury()]
+    if deed == "restore":
+        for letter in letters:
+            desk.change(letter, state="archived", archived_from="open")
+    before = [desk.letter(letter).state for letter in letters]
+    picked = [desk.picked(letter) for letter in letters]
+    with desk.client("ann") as client:
+        refused = client.do(deed, *picked, confirmed="1")
+        undone = [desk.letter(letter).state for letter in letters]
+        client.do(deed, *picked, confirmed="1", reason="the bank is back")
+
+    assert "This field is required." in refused.text
+    assert undone == before
+    assert [desk.letter(letter).state for letter in letters] == [became, became]
+    ours = {letter.id for letter in letters}
+    assert all(what.endswith("Reason: the bank is back") for _, which, what in desk.log() if which in ours)
+    if deed == "replay":
+        assert all("the bank is back" in str(desk.letter(letter).history) for letter in letters)
+
+
+def test_page_that_asks_says_no_for_a_reason_and_never_yes_beside_it(desk):
+    """ "No: yes" at three in the morning is worse than either."""
+    replaying, open_, erroneous = desk.bury(), desk.bury(), desk.bury()
+    desk.change(replaying, state="replaying", replay_task_id="allocated")
+    asked = {}
+    with desk.client("ann") as client:
+        for deed, letter in (("replay", replaying), ("resume", open_), ("happened", open_), ("did-not-happen", open_)):
+            asked[deed] = client.do(deed, desk.picked(letter)).text
+        both = client.do("replay", desk.picked(replaying), desk.picked(erroneous)).text
+
+    assert "resume it on its page" in asked["replay"]
+    assert "no replay of it was cut short" in asked["resume"]
+    assert "Nobody has to say whether it happened" in asked["happened"]
+    assert "Nobody has to say whether it happened" in asked["did-not-happen"]
+    assert all("Yes." not in page and 'name="confirmed"' not in page for page in asked.values())
+    assert all("None of this can be done." in page for page in asked.values())
+    assert "2 letters: 1 yes, 1 no" in both
+    assert 'name="confirmed"' in both

@@ -33,7 +33,7 @@ def test_two_people_who_replay_the_same_hundred_letters_send_a_hundred_messages(
     letters = [desk.bury(kwargs={"number": number}) for number in range(LETTER_COUNT)]
     picked = [desk.picked(letter) for letter in letters]
 
-    answers = race(desk, ["ann", "bob"], lambda client: client.do("replay", *picked, confirmed="1"))
+    answers = race(desk, ["ann", "bob"], lambda client: client.do("replay", *picked, confirmed="1", reason="mended"))
 
     assert [302, 302] == [answer.status_code for answer in answers]
     assert desk.queued() == LETTER_COUNT
@@ -62,7 +62,9 @@ def test_letter_that_is_chosen_twice_is_sent_once_and_ends_nothing(desk):
     """A selection with duplicates must not abort the batch (procrastinate-org/procrastinate PR#1512)."""
     first, second = desk.bury(), desk.bury()
     with desk.client("ann") as client:
-        client.do("replay", desk.picked(first), desk.picked(first), "none", desk.picked(second), confirmed="1")
+        client.do(
+            "replay", desk.picked(first), desk.picked(first), "none", desk.picked(second), confirmed="1", reason="x"
+        )
 
     assert desk.queued() == 2
     assert [desk.letter(letter).state for letter in (first, second)] == ["replayed", "replayed"]

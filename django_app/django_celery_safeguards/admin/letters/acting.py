@@ -11,6 +11,7 @@ failure, which nobody has looked at, and is left alone.
 Not covered: a pace. A batch goes as fast as store and broker take it; `safeguards replays start` has one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,10 +27,12 @@ from django_celery_safeguards.admin.letters.prospects import (
     ARCHIVE,
     DEEDS,
     DISCARD,
+    IN_WORDS,
     REPLAY,
     RESTORE,
     RESUME,
     Deed,
+    Prospect,
     picked_of,
     possible_deeds,
     prospect_of,
@@ -126,7 +129,7 @@ class LetterActions:
         if len(picked) > wanted.most_at_once or not rows:
             return self._refused(request, wanted, len(picked))
         is_confirmed = "confirmed" in request.POST
-        form = wanted.form(request.POST if is_confirmed else None)
+        form = wanted.form_for(len(rows), request.POST if is_confirmed else None)
         if not is_confirmed or not form.is_valid():
             return self._ask(request, wanted, rows, form)
         self._do(request, wanted, rows, form, seen=set(picked))
@@ -136,7 +139,7 @@ class LetterActions:
         count = queryset.count()
         if count > deed.most_at_once:
             return self._refused(request, deed, count)
-        return self._ask(request, deed, list(queryset), deed.form())
+        return self._ask(request, deed, list(queryset), deed.form_for(count))
 
     def _rows(self: Any, request: Any, ids: Iterable[str]) -> list[Any]:
         found = self.get_queryset(request).in_bulk([each for each in ids if can_be_asked(each)][:MOST_AT_ONCE])
@@ -168,7 +171,9 @@ class LetterActions:
             form=form,
             action_url=self._url_of(deed),
             deed=deed,
+            heading=_counted(prospects),
             prospects=prospects,
+            can_be_done=any(each.mark != "no" for each in prospects),
             style=_STYLES.get(deed.name, "default"),
         )
 
@@ -209,6 +214,15 @@ def _done(app: Any, deed: Deed, row: Any, given: Given, *, has_seen: bool, may_r
     if not has_seen:
         return Done(letter_id, False, "it has failed again since that page was made: look at it again")
     return deed.run(app, letter_id, replace(given, may_run_twice=needs_consent))
+
+
+def _counted(prospects: Sequence[Prospect]) -> str:
+    """Return how many letters there are, and of how many what will happen."""
+    if len(prospects) == 1:
+        return "1 letter"
+    counts = Counter(each.mark for each in prospects)
+    said = ", ".join(f"{counts[mark]} {IN_WORDS[mark]}" for mark in IN_WORDS if counts[mark])
+    return f"{len(prospects)} letters: {said}"
 
 
 def _sentence(done: Done) -> str:

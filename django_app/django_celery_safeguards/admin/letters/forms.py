@@ -9,14 +9,19 @@ from celery_safeguards.policy import DidNotHappen, Happened
 from django_celery_safeguards.admin.pages.asking import ReasonForm
 
 
-class ReplayForm(forms.Form):
+class ReplayForm(ReasonForm):
     """Consent, where it is needed."""
 
     may_run_twice = forms.BooleanField(required=False, label='Letters marked "with consent" may run twice')
+    field_order = ("may_run_twice", "reason")
 
 
-class RestoreForm(forms.Form):
-    """Nothing."""
+class RestoreForm(ReasonForm):
+    """Why; the history of a letter says who has restored it and when, and has no place for that."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["reason"].help_text = "For the log of the admin."
 
 
 class DidNotHappenForm(ReasonForm):

@@ -24,6 +24,9 @@ from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm
 from django_celery_safeguards.admin.pages.letter_rows import outlook_of, reading_of
 from django_celery_safeguards.admin.pages.rights import may
 
+IN_WORDS = {"yes": "yes", "asks": "with consent", "no": "no"}
+"""Whether it will be done, by the marks of prospects."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
@@ -37,6 +40,7 @@ class Deed:
         will: what happens to a letter.
         run: does it to one letter.
         most_at_once: letters; a result is that of one.
+        asks_why: also of one letter; of several a reason is always asked for.
 
     """
 
@@ -48,6 +52,13 @@ class Deed:
     form: type[forms.Form]
     run: Callable[[Any, str, Given], Done]
     most_at_once: int = MOST_AT_ONCE
+    asks_why: bool = True
+
+    def form_for(self, letters: int, data: Any = None) -> Any:
+        """Return the form for so many letters."""
+        form = self.form(data)
+        form.fields["reason"].required = self.asks_why or letters > 1
+        return form
 
     def is_allowed(self, request: Any) -> bool:
         """Whether whoever asks may do it."""
@@ -63,6 +74,11 @@ class Prospect:
     mark: str
     texts: Any
     needs_consent: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """Whether it will be done."""
+        return IN_WORDS[self.mark]
 
     @property
     def task(self) -> str:
@@ -81,6 +97,7 @@ REPLAY = Deed(
     button="Replay",
     question="Send this work again?",
     will="It is sent again.",
+    asks_why=False,
     form=ReplayForm,
     run=replay_letter,
 )
@@ -118,6 +135,7 @@ RESUME = Deed(
     button="Resume the replay",
     question="Send this replay again?",
     will="It is sent again, under the task id that it has.",
+    asks_why=False,
     form=ReplayForm,
     run=resume_letter,
 )
@@ -136,6 +154,7 @@ RESTORE = Deed(
     button="Restore",
     question="Bring this work back?",
     will="It is brought back to where it was:",
+    asks_why=False,
     form=RestoreForm,
     run=restore_letter,
 )
@@ -176,8 +195,20 @@ def prospect_of(deed: Deed, row: Any) -> Prospect:
             texts = ["It may run twice, so it is sent only with consent.", f"Why: {found.refused}.", *found.notes]
             return Prospect(**said, mark="asks", texts=presenting.lines(texts), needs_consent=True)
         return Prospect(**said, mark="yes", texts=presenting.lines([deed.will, *found.notes]))
-    refused = presenting.outlook_in_words(found)
+    elsewhere = _not_this_but_another(deed, letter.state, found.needs)
+    refused = presenting.lines([elsewhere]) if elsewhere else presenting.outlook_in_words(found)
     return Prospect(**said, mark="no", texts=refused)
+
+
+def _not_this_but_another(deed: Deed, state: str, needs: Need) -> str:
+    """Return what can be done in place of a deed that is none for a letter as it stands; '': nothing else."""
+    if deed is REPLAY and state == "replaying":
+        return "It is being replayed. If that was cut short, resume it on its page."
+    if deed is RESUME and state == "open":
+        return "It is open, and no replay of it was cut short: replay it on its page."
+    if deed in {HAPPENED, DID_NOT_HAPPEN} and state in {"open", "replaying"} and needs is Need.NOTHING:
+        return "Nobody has to say whether it happened: it is sent as it is, from its page."
+    return ""
 
 
 def _prospect_of_discard(letter: Any, said: dict[str, Any]) -> Prospect:
