@@ -158,6 +158,98 @@ def test_canaries_that_fail_again_keep_the_rest_back_and_say_so(log_in, desk, an
     assert worker.stop() == 0
 
 
+def test_a_page_that_is_watched_changes_only_what_has_changed(log_in, desk, letters):
+    """A job's id cannot be copied out of a page that is made anew every other second; and its buttons must be true."""
+    job = made(desk, letters)
+    page = log_in("ann")
+    page.goto(desk.url + path_of(desk, job))
+    page.evaluate("window.isTheSamePage = true")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('.field-job_id .readonly'))")
+    group = page.get_by_role("link", name="the group")
+    group.focus()
+
+    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
+    page.get_by_text("r, whose lease ends").wait_for()
+    page.get_by_role("button", name="Run…").wait_for(state="detached")
+
+    assert page.evaluate("getSelection().toString()").strip() == job.id
+    assert group.evaluate("element => element === document.activeElement")
+    assert page.evaluate("window.isTheSamePage") is True
+    assert page.get_by_role("button", name="Pause…").count() == 1
+
+
+def test_a_page_that_is_watched_outlives_a_server_that_is_away(log_in, desk, letters):
+    """A deployment in the midst of a replay must not leave whoever watches it with an error page."""
+    job = made(desk, letters)
+    page = log_in("ann")
+    path = desk.url + path_of(desk, job)
+    page.goto(path)
+    page.evaluate("window.isTheSamePage = true")
+
+    page.route(path, lambda route: route.fulfill(status=502, body="Bad Gateway"))
+    page.locator("#sg-live.sg-stale").wait_for()
+    page.unroute(path)
+    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
+    page.get_by_text("r, whose lease ends").wait_for()
+
+    assert page.evaluate("window.isTheSamePage") is True
+    assert page.locator("#sg-live.sg-stale").count() == 0
+
+
+@pytest.mark.parametrize("verb", ["pause", "cancel", "run", "resume"])
+def test_a_job_that_is_over_is_not_asked_about(desk, letters, verb):
+    """ "Pause this replay? 0 of 12 left": a question whose answer means nothing, and "Run" said that it was done."""
+    job = made(desk, letters)
+    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, status="done")))
+    with desk.client("ann") as client:
+        asked = client.post(path_of(desk, job, f"do/{verb}"))
+        confirmed = client.post(path_of(desk, job, f"do/{verb}"), data={"confirmed": "1"})
+        told_ = client.get(path_of(desk, job)).text
+
+    assert (asked.status_code, confirmed.status_code, desk.queued()) == (302, 302, 0)
+    assert "Nothing was done: it is done by now." in told_
+
+
+def test_a_job_that_somebody_runs_is_not_run_twice(desk, letters):
+    job = made(desk, letters)
+    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
+    with desk.client("ann") as client:
+        client.post(path_of(desk, job, "do/run"), data={"confirmed": "1"})
+        said = client.get(path_of(desk, job)).text
+
+    assert "Nothing was done: r runs it already." in said
+    assert desk.queued() == 0
+
+
+def test_a_form_counts_what_can_be_sent_and_what_cannot_be_read(log_in, desk, letters):
+    """ "Of the newest 11": the twelfth was neither older nor sent."""
+    desk.overwrite(letters[3], "{no letter")
+    page = log_in("ann")
+
+    open_form(page, desk, letters)
+    press(page, "What would happen?")
+    looked = page.locator("#forecast").inner_text()
+
+    assert "Of 11 letters 11 would be sent." in looked
+    assert "1 more cannot be read, and is not sent" in looked
+
+
+def test_a_form_without_letters_has_nothing_to_press(desk, letters):
+    """The last one was replayed by somebody else."""
+    for letter in letters:
+        desk.change(letter, state="closed")
+    with desk.client("ann") as client:
+        of_group = client.get(START, params={"fingerprint": letters[0].fingerprint}).text
+        picked = client.get(START, params={"letter": row_id(desk.namespace, letters[0].id)}).text
+        desk.change(letters[0], state="open")
+        mixed = client.get(START, params={"letter": [row_id(desk.namespace, each.id) for each in letters]}).text
+
+    assert "There is nothing to send" in of_group
+    assert 'value="Start"' not in of_group + picked
+    assert "There is nothing to send" in picked
+    assert "12 letters, of which 11 are not open and not sent" in mixed
+
+
 def test_a_job_is_paused_resumed_and_cancelled_after_a_question(log_in, desk, letters):
     job = made(desk, letters)
     page = log_in("ann")
@@ -173,15 +265,20 @@ def test_a_job_is_paused_resumed_and_cancelled_after_a_question(log_in, desk, le
     press(page, "Resume…")
     press(page, "Resume")
     resumed = status(), desk.queued()
-    press(page, "Cancel…")
-    press(page, "Cancel")
+    press(page, "Cancel the replay…")
+    page.get_by_label("Reason").fill("the bank is away again")
+    press(page, "Cancel the replay")
 
     assert "12 of 12 letters left" in asked
     assert (before, paused[0], resumed, status()) == ("running", "paused", ("running", 1), "cancelled")
     assert "Pause: 12 of 12 letters left." in paused[1]
     assert set(states(desk, letters)) == {"open"}
     logged = [text for who, _, text in desk.log() if who == "ann" and "12 of 12 letters left" in text]
-    assert logged[-3:] == [f"{verb}: 12 of 12 letters left." for verb in ("Pause", "Resume", "Cancel")]
+    assert logged[-3:] == [
+        "Pause: 12 of 12 letters left.",
+        "Resume: 12 of 12 letters left.",
+        "Cancel the replay: 12 of 12 letters left. Reason: the bank is away again",
+    ]
     assert page.get_by_role("button", name="Resume…").count() == 0
 
 
@@ -196,7 +293,7 @@ def test_a_question_that_is_answered_too_late_changes_nothing(log_in, desk, lett
 
     press(page, "Pause")
 
-    assert f"Job {job.id} is cancelled" in told(page)
+    assert "Nothing was done: it is cancelled by now." in told(page)
     assert jobs_of(desk, letters)[0].status == "cancelled"
 
 
@@ -263,8 +360,8 @@ def test_without_scripts_the_page_loads_itself(log_in, desk, letters):
 
     page.goto(desk.url + path_of(desk, job))
     refresh = page.locator('meta[http-equiv="refresh"]').get_attribute("content")
-    press(page, "Cancel…")
-    press(page, "Cancel")
+    press(page, "Cancel the replay…")
+    press(page, "Cancel the replay")
 
     assert refresh == "5"
     assert page.locator('meta[http-equiv="refresh"]').count() == 0

@@ -14,10 +14,19 @@ from celery_safeguards.jobs.job import ReplayJob, declared
 from celery_safeguards.printable import clean
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
-from django_celery_safeguards.admin.pages.asking import page_that_asks
+from django_celery_safeguards.admin.pages.asking import ReasonForm, page_that_asks
 from django_celery_safeguards.admin.replays.rows import job_of_row
-from django_celery_safeguards.admin.replays.verbs import VERBS, Verb, hand_over_or_say, verbs_of
+from django_celery_safeguards.admin.replays.verbs import VERBS, Verb, hand_over_or_say, verbs_of, why_not
 from django_celery_safeguards.celery_apps import current_app_with_tasks
+
+
+class DecisionForm(ReasonForm):
+    """Why; whoever stops an incident is not to be kept by a question."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["reason"].required = False
+        self.fields["reason"].help_text = "For the log of the admin."
 
 
 class JobVerbs:
@@ -53,14 +62,23 @@ class JobVerbs:
         job = None if row is None else job_of_row(row)
         if job is None:
             raise Http404(f"there is no job {clean(object_id, 80)} that can be read")
-        if "confirmed" in request.POST:
-            self._do(request, row, job, wanted)
+        is_confirmed = "confirmed" in request.POST
+        form = DecisionForm(request.POST if is_confirmed else None)
+        problem = why_not(wanted, job, Wiring.of(current_app_with_tasks()).clock.wall_seconds())
+        if problem:
+            if is_confirmed:
+                self.log_change(request, row, f"{wanted.button}: {problem}.")
+            self.message_user(request, f"{problem[0].upper()}{problem[1:]}.", messages.ERROR)
             return HttpResponseRedirect(self.url_of("change", object_id))
-        asked: dict[str, Any] = {"title": wanted.question, "step": wanted.button, "row": row}
+        if is_confirmed and form.is_valid():
+            self._do(request, row, job, wanted, form.cleaned_data["reason"])
+            return HttpResponseRedirect(self.url_of("change", object_id))
+        asked: dict[str, Any] = {"title": wanted.question, "step": wanted.button, "row": row, "form": form}
         return page_that_asks(self, request, "replay_ask.html", **asked, verb=wanted, job=job)
 
-    def _do(self: Any, request: Any, row: Any, job: ReplayJob, verb: Verb) -> None:
+    def _do(self: Any, request: Any, row: Any, job: ReplayJob, verb: Verb, reason: str) -> None:
         app, who = current_app_with_tasks(), request.user.get_username()
+        because = f" Reason: {clean(reason)}" if reason else ""
         wiring = Wiring.of(app)
         try:
             if verb.status is not None:
@@ -68,14 +86,14 @@ class JobVerbs:
             if verb.status == "cancelled":
                 job = settle(app, job.id)
         except SafeguardsError as error:
-            self.log_change(request, row, f"{verb.button}: {clean(error, 500)}.")
+            self.log_change(request, row, f"{verb.button}: {clean(error, 500)}.{because}")
             self.message_user(request, f"{clean(error, 500)}.", messages.ERROR)
             return
         # What the runner of a cancelled job has begun is known once its lease is over.
         is_to_run = verb.hands_over or (job.status == "cancelled" and not job.settled)
         problem = hand_over_or_say(app, job.id) if is_to_run else ""
         said = f"{verb.button}: {job.left} of {job.total} letters left"
-        self.log_change(request, row, f"{said}{'; ' if problem else ''}{problem}.")
+        self.log_change(request, row, f"{said}{'; ' if problem else ''}{problem}.{because}")
         self.message_user(request, f"{said}.", messages.SUCCESS)
         if problem:
             self.message_user(request, f"{problem}.", messages.ERROR)

@@ -46,6 +46,7 @@ class ShownForecast:
         counts: lists with a heading each; pairs, for a template asks a counter for its method and gets its count.
         lines: the first letters, one by one.
         left_out: letters that nobody was asked about, since a bound was reached.
+        is_cut: whether there may be older letters, which were not looked at.
 
     """
 
@@ -54,6 +55,7 @@ class ShownForecast:
     counts: Sequence[tuple[str, Sequence[tuple[str, int]]]]
     lines: Sequence[Line]
     left_out: int
+    is_cut: bool
 
 
 def shown_forecast(request: Any, app: Any, choice: Choice, *, may_run_twice: bool, asks: bool) -> ShownForecast:
@@ -80,6 +82,7 @@ def shown_forecast(request: Any, app: Any, choice: Choice, *, may_run_twice: boo
         counts=[(heading, each) for heading, each in counts if each],
         lines=lines,
         left_out=asker.left_out if asker else 0,
+        is_cut=found.letters >= _LOOKED_AT,
     )
 
 

@@ -56,7 +56,7 @@ class StartsReplays:
             self.message_user(request, shown_store().notice, messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))
         given = request.POST if request.method == "POST" else request.GET
-        choice, letters = _chosen(given)
+        choice, letters, closed = _chosen(given)
         is_asked = "look" in request.POST or "confirmed" in request.POST
         form = ReplayJobForm(request.POST if is_asked else None)
         found = None
@@ -69,12 +69,13 @@ class StartsReplays:
                 wanted = {name: form.cleaned_data[name] for name in ("may_run_twice", "asks")}
                 found = shown_forecast(request, current_app_with_tasks(), choice, **wanted)
         kept = [(name, value) for name in (*sorted(NARROWED_BY), "letter") for value in given.getlist(name) if value]
-        return self._ask(request, choice, letters, form, kept, found)
+        return self._ask(request, choice, letters, form, kept, found, closed=closed)
 
     def ask_about(self: Any, request: Any, picked: Sequence[str]) -> Any:
         """Ask how letters are sent again that were picked from a list, by the ids of their rows."""
-        choice, letters = _picked(picked)
-        return self._ask(request, choice, letters, ReplayJobForm(), [("letter", each) for each in picked], None)
+        choice, letters, closed = _picked(picked)
+        kept = [("letter", each) for each in picked]
+        return self._ask(request, choice, letters, ReplayJobForm(), kept, None, closed=closed)
 
     def _ask(
         self: Any,
@@ -84,6 +85,8 @@ class StartsReplays:
         form: ReplayJobForm,
         kept: Sequence[tuple[str, str]],
         found: ShownForecast | None,
+        *,
+        closed: int,
     ) -> Any:
         return page_that_asks(
             self,
@@ -96,8 +99,11 @@ class StartsReplays:
             kept=kept,
             action_url=start_link(self.admin_site),
             letters=letters,
+            closed=closed,
+            are_open=letters > closed,
             most=MOST_IN_A_REQUEST,
             found=found,
+            unreadable=0 if found is None or found.is_cut else max(0, letters - found.letters),
         )
 
     def _start(self: Any, request: Any, choice: Choice, letters: int, form: ReplayJobForm) -> Any:
@@ -135,8 +141,8 @@ def start_link(admin_site: Any, **narrowed: str) -> str:
     return f"{url}?{urlencode(narrowed)}" if narrowed else str(url)
 
 
-def _chosen(given: Any) -> tuple[Choice, int]:
-    """Return what a page names, and how many letters that is; more than are allowed are not counted."""
+def _chosen(given: Any) -> tuple[Choice, int, int]:
+    """Return what a page names, how many letters that is, and how many are not open; not counted above the bound."""
     picked = given.getlist("letter")[:MOST_AT_ONCE]
     if not all(can_be_asked(each) for each in (*picked, *(given.get(name, "") for name in NARROWED_BY))):
         raise Http404("there are no such letters")
@@ -149,13 +155,13 @@ def _chosen(given: Any) -> tuple[Choice, int]:
     choice = Choice(
         fingerprint=narrowed.get("fingerprint"), task=narrowed.get("task"), kind=FailureKind(kind) if kind else None
     )
-    return choice, _rows().filter(state="open", **narrowed).order_by()[: MOST_IN_A_REQUEST + 1].count()
+    return choice, _rows().filter(state="open", **narrowed).order_by()[: MOST_IN_A_REQUEST + 1].count(), 0
 
 
-def _picked(picked: Sequence[str]) -> tuple[Choice, int]:
-    found = _rows().in_bulk(list(picked))
-    ids = [letter_id_of(found[each]) for each in dict.fromkeys(picked) if each in found]
-    return named(ids), len(ids)
+def _picked(picked: Sequence[str]) -> tuple[Choice, int, int]:
+    rows = _rows().in_bulk(list(picked))
+    found = [rows[each] for each in dict.fromkeys(picked) if each in rows]
+    return named(map(letter_id_of, found)), len(found), sum(each.state != "open" for each in found)
 
 
 def _rows() -> Any:

@@ -66,12 +66,22 @@ _RUN = Verb(
 )
 _CANCEL = Verb(
     name="cancel",
-    button="Cancel",
+    # Beside "Do nothing", a bare "Cancel" is what people press who want out.
+    button="Cancel the replay",
     question="End this replay?",
     means="Nothing more is sent, and it cannot be resumed. What was not sent stays open.",
     status="cancelled",
 )
 VERBS = {verb.name: verb for verb in (_PAUSE, _RESUME, _RUN, _CANCEL)}
+
+
+def why_not(verb: Verb, job: ReplayJob, now_seconds: float) -> str:
+    """Return why something cannot be done with a job as it stands by now; '' if it can."""
+    if verb in verbs_of(job, now_seconds):
+        return ""
+    if verb is _RUN and job.status == "running":
+        return f"nothing was done: {clean(job.runner)} runs it already"
+    return f"nothing was done: it is {job.status} by now"
 
 
 def verbs_of(job: ReplayJob, now_seconds: float) -> Sequence[Verb]:

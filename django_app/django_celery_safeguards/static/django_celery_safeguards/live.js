@@ -5,12 +5,40 @@
     const shown = document.getElementById("sg-live");
     const every = shown ? Number(shown.dataset.everySeconds) * 1000 : 0;
 
+    // Only what is another by now: a row in which somebody copies an id, or stands with the keyboard, stays as it is.
+    function show(page) {
+        const now = page.getElementById("sg-live");
+        const rows = shown.querySelectorAll(".form-row"), newer = now.querySelectorAll(".form-row");
+        if (rows.length !== newer.length) {
+            shown.innerHTML = now.innerHTML;
+        } else {
+            rows.forEach((row, at) => replace(row, newer[at]));
+        }
+        const buttons = document.querySelector(".sg-buttons"), possible = page.querySelector(".sg-buttons");
+        if (names(buttons) !== names(possible)) {
+            buttons.innerHTML = possible.innerHTML;
+        }
+    }
+
+    function replace(row, newer) {
+        if (row.innerHTML !== newer.innerHTML) {
+            row.innerHTML = newer.innerHTML;
+        }
+    }
+
+    function names(buttons) {
+        return [...buttons.querySelectorAll("input[type=submit]")].map((each) => each.value).join();
+    }
+
     async function look() {
         if (document.hidden) {
             return;
         }
         try {
             const answer = await fetch(window.location.href, { credentials: "same-origin" });
+            if (answer.status >= 500) {
+                throw new Error("the server is away");
+            }
             const page = new DOMParser().parseFromString(await answer.text(), "text/html");
             const now = page.getElementById("sg-live");
             if (!answer.ok || !now || !now.dataset.everySeconds) {
@@ -18,7 +46,7 @@
                 window.location.reload();
                 return;
             }
-            shown.innerHTML = now.innerHTML;
+            show(page);
             shown.classList.remove("sg-stale");
         } catch (error) {
             // Away for a moment: what stands here is what was known last.
