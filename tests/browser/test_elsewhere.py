@@ -66,3 +66,23 @@ def test_broker_that_is_away_leaves_a_letter_that_can_be_resumed(redis_url, tmp_
     assert "Resume the replay" in page
     assert (replaying, resumed.state) == ("replaying", "replayed")
     assert [entry.what for entry in resumed.history] == ["replay begun", "replay resumed", "replayed"]
+
+
+def test_of_many_letters_one_is_tried_while_the_broker_is_away(redis_url, tmp_path):
+    """Fifty letters waited ten seconds each for a frozen broker, and each was left in the midst of a replay."""
+    database = databases.sqlite(tmp_path / "store.sqlite3")
+    with (
+        servers.redis_server() as broker,
+        Desk(redis_url, database, tmp_path, server_env={apps.BROKER_URL: broker.url}) as desk,
+        desk.client("ann") as client,
+    ):
+        letters = [desk.bury() for _ in range(3)]
+        broker.stop()
+        client.do("replay", *map(desk.picked, letters), confirmed="1", reason="mended")
+        said = client.get(LETTERS).text
+        states = [desk.letter(letter).state for letter in letters]
+        logged = [which for _, which, _ in desk.log()]
+
+    assert states == ["replaying", "open", "open"]
+    assert "2 more were left alone" in said
+    assert logged == [letters[0].id]

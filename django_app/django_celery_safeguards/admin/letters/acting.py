@@ -186,7 +186,7 @@ class LetterActions:
             verdict=form.verdict() if hasattr(form, "verdict") else None,
         )
         app, succeeded = current_app_with_tasks(), []
-        for row in rows:
+        for number, row in enumerate(rows, start=1):
             picked = picked_of(row)
             done = _done(app, deed, row, given, has_seen=picked in seen, may_run_twice=picked in asked)
             because = f" Reason: {clean(given.reason)}" if given.reason else ""
@@ -195,6 +195,11 @@ class LetterActions:
                 succeeded.append(done)
             else:
                 self.message_user(request, _sentence(done), messages.ERROR)
+            if done.is_away and number < len(rows):
+                # Each of the others would wait as long, and be left in the midst of a replay.
+                said = f"{len(rows) - number} more were left alone: choose them again once that answers."
+                self.message_user(request, said, messages.ERROR)
+                break
         for done in succeeded[:_TOLD_ONE_BY_ONE]:
             self.message_user(request, _sentence(done), messages.SUCCESS)
         if len(succeeded) > _TOLD_ONE_BY_ONE:

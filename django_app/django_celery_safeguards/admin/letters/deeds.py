@@ -13,17 +13,24 @@ from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.policy import DidNotHappen, Happened
-from celery_safeguards.replay import Fate, Result, discard, replay_many, resume
+from celery_safeguards.replay import Fate, NotPublished, Result, discard, replay_many, resume
 from celery_safeguards.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of one letter, in words."""
+    """
+    What became of one letter, in words.
+
+    Attributes:
+        is_away: whether the broker or the store did not answer, and would not answer for the next letter either.
+
+    """
 
     letter_id: str
     is_done: bool
     text: str
+    is_away: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,7 @@ def resume_letter(app: Any, letter_id: str, given: Given) -> Done:
     try:
         sent = resume(app, letter_id, given.who, given.verdict, **asked)
     except SafeguardsError as error:
-        return Done(letter_id, False, str(error))
+        return Done(letter_id, False, str(error), is_away=isinstance(error, NotPublished | StoreUnavailable))
     return Done(letter_id, True, f"sent again as task {sent.task_id}")
 
 
@@ -67,7 +74,7 @@ def resolve_letter(app: Any, letter_id: str, given: Given) -> Done:
     try:
         letter = Wiring.of(app).letters.get(letter_id)
     except (LetterUnreadable, StoreUnavailable) as error:
-        return Done(letter_id, False, str(error))
+        return Done(letter_id, False, str(error), is_away=isinstance(error, StoreUnavailable))
     is_cut_short = letter is not None and letter.state == "replaying"
     return (resume_letter if is_cut_short else replay_letter)(app, letter_id, given)
 
@@ -77,7 +84,7 @@ def discard_letter(app: Any, letter_id: str, given: Given) -> Done:
     try:
         letter = discard(app, letter_id, given.who, given.reason)
     except (LetterNotOpen, NoSuchLetter, LetterUnreadable, StoreUnavailable) as error:
-        return Done(letter_id, False, str(error))
+        return Done(letter_id, False, str(error), is_away=isinstance(error, StoreUnavailable))
     # Discarding what is discarded already is no error: it finishes a release that was cut short.
     before = _discarded_by_another(letter, given)
     return Done(letter_id, not before, before or "discarded")
@@ -97,7 +104,7 @@ def _moved(app: Any, letter_id: str, step: Callable[[Any], Mapping[str, Letter |
     try:
         became = step(Wiring.of(app).letters)[letter_id]
     except StoreUnavailable as error:
-        return Done(letter_id, False, str(error))
+        return Done(letter_id, False, str(error), is_away=True)
     if isinstance(became, SafeguardsError):
         return Done(letter_id, False, str(became))
     return Done(letter_id, True, "archived" if became.archived_from else f"restored to {became.state}")
@@ -106,7 +113,8 @@ def _moved(app: Any, letter_id: str, step: Callable[[Any], Mapping[str, Letter |
 def _as_done(result: Result) -> Done:
     if result.fate is Fate.REPLAYED:
         return Done(result.letter_id, True, f"replayed as task {result.task_id}")
-    return Done(result.letter_id, False, str(result))
+    is_away = result.fate in {Fate.NOT_PUBLISHED, Fate.STORE_UNAVAILABLE}
+    return Done(result.letter_id, False, str(result), is_away=is_away)
 
 
 def _discarded_by_another(letter: Letter, given: Given) -> str:
