@@ -2,11 +2,14 @@
 Letters that are not in a database of the project, and a broker that is away: the pages say so, and what to do.
 """
 
+import contextlib
+
+import psycopg
 import pytest
 
 from tests.browser.desk_under_test import Desk
-from tests.browser.pages import LETTERS, LOCKS, RECORDS
-from tests.support import apps, databases, servers
+from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS
+from tests.support import apps, databases, postgres, servers
 
 
 @pytest.fixture(scope="module", params=["redis", "nowhere"])
@@ -86,3 +89,35 @@ def test_of_many_letters_one_is_tried_while_the_broker_is_away(redis_url, tmp_pa
     assert states == ["replaying", "open", "open"]
     assert "2 more were left alone" in said
     assert logged == [letters[0].id]
+
+
+def test_pages_say_that_the_database_does_not_answer(redis_url, postgres_url, tmp_path):
+    """ "Server Error (500)" does not say whether the letters are lost, nor whether a replay went out."""
+    with postgres.fresh_database(postgres_url) as url:
+        database = {**databases.postgres(url), "ATOMIC_REQUESTS": False}
+        with Desk(redis_url, database, tmp_path) as desk, desk.client("ann") as client:
+            letter = desk.bury()
+            pages = [LETTERS, GROUPS, REPLAYS, RECORDS, LOCKS, desk.path_of(letter)]
+            triage = desk.path_of_group(letter, "triage")
+            with _away(postgres_url, database["NAME"]):
+                read = [client.get(page) for page in (*pages, f"{REPLAYS}start/?task=desk.note", triage)]
+                asked = client.do("replay", desk.picked(letter), confirmed="1")
+            back = client.get(desk.path_of(letter))
+
+    assert {answer.status_code for answer in (*read, asked)} == {503}
+    assert all("The database does not answer" in answer.text for answer in (*read, asked))
+    assert not any("may be done, or not" in answer.text for answer in read)
+    assert "may be done, or not" in asked.text
+    assert back.status_code == 200
+
+
+@contextlib.contextmanager
+def _away(postgres_url, name):
+    """Have a database that takes nobody in, and has thrown out whoever was there."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

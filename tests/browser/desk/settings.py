@@ -51,7 +51,7 @@ DATABASES = {
         **databases.sqlite(os.environ[where.USERS_FILE]),
         "ATOMIC_REQUESTS": True,
     },
-    where.STORE_ALIAS: {**json.loads(os.environ[where.DATABASE]), "ATOMIC_REQUESTS": True},
+    where.STORE_ALIAS: {"ATOMIC_REQUESTS": True, **json.loads(os.environ[where.DATABASE])},
 }
 # Two people log in at the same instant: a transaction that begins by reading could not wait for the other's write.
 DATABASES["default"]["OPTIONS"] |= {"transaction_mode": "IMMEDIATE", "timeout": 30}

@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.urls import path, reverse
 
+from django_celery_safeguards.admin.pages.away import or_away
 from django_celery_safeguards.admin.pages.payload import seen_by
 from django_celery_safeguards.admin.pages.placed_list import BEFORE, OnlySelected, PlacedList, can_be_asked
 from django_celery_safeguards.admin.pages.shown import shown_store
@@ -69,6 +70,14 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         hidden text letter by letter.
         """
         return lookup in {each.parameter_name for each in self.list_filter}
+
+    @property
+    def urls(self) -> list[Any]:
+        """Return the paths of all its pages, each of which says so where a database does not answer."""
+        patterns: list[Any] = self.get_urls()
+        for each in patterns:
+            each.callback = or_away(self.admin_site, each.callback)
+        return patterns
 
     def url_of(self, page: str, *args: str) -> str:
         """Return the address of a page that Django makes for the model: `changelist`, `change`, `history`."""

@@ -1,0 +1,37 @@
+"""
+A page that says that a database does not answer, in place of an error that says nothing.
+
+Not covered: a database with `ATOMIC_REQUESTS`, and the one of the sessions. Django asks them before any page of ours,
+and answers by itself.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+from django.template.response import TemplateResponse
+
+from celery_safeguards.printable import clean
+
+_UNAVAILABLE = 503
+
+
+def or_away(admin_site: Any, view: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a page of the admin say so, where a database does not answer."""
+
+    @wraps(view)
+    def shown(request: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return view(request, *args, **options)
+        except (OperationalError, InterfaceError) as error:
+            context = {
+                **admin_site.each_context(request),
+                "title": "The database does not answer",
+                "problem": clean(error, 500),
+                "has_asked": request.method == "POST",
+            }
+            template = "admin/django_celery_safeguards/away.html"
+            return TemplateResponse(request, template, context, status=_UNAVAILABLE)
+
+    return shown
