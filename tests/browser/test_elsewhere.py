@@ -121,3 +121,19 @@ def _away(postgres_url, name):
             yield
         finally:
             connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+def test_empty_list_says_that_it_is_empty_and_why(redis_url, tmp_path):
+    """A page without a word reads as one that did not load."""
+    with Desk(redis_url, databases.sqlite(tmp_path / "store.sqlite3"), tmp_path) as desk, desk.client("ann") as client:
+        fresh = {where: client.get(where).text for where in (LETTERS, GROUPS, REPLAYS, LOCKS)}
+        desk.bury()
+        narrowed = client.get(LETTERS, params={"state": "closed"}).text
+        listed = client.get(LETTERS).text
+
+    assert "No work has failed for good" in fresh[LETTERS]
+    assert "No work has failed for good" in fresh[GROUPS]
+    assert "Nobody has begun a replay" in fresh[REPLAYS]
+    assert "No lock was taken lately" in fresh[LOCKS]
+    assert "None of the dead letters match what the list is narrowed to" in narrowed
+    assert 'class="sg-empty"' not in listed

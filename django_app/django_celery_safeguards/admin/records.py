@@ -37,6 +37,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
     list_display = ("key_short", "scope_short", "state_shown", "claim_short", "task_short", "series_age")
     list_filter = (RecordStateFilter, ScopeFilter)
     ordering = ("-expires_us", "-id")
+    empty_in_words = "No work with a key is known: it was never started, or is over for longer than it is kept."
     search_fields = ("key",)
     search_help_text = (
         "A key as letters and logs write it, exactly, of any task known here; or SCOPE#KEY; or a row's id."

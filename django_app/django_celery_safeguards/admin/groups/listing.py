@@ -28,6 +28,7 @@ class LetterGroupAdmin(GroupTriage, GroupPage, ReadOnlyAdmin):
     ordering = ("-last_failed_us", "-id")
     narrowed_by = ("status",)
     placed_in_words = "last failed"
+    empty_in_words = "No work has failed for good."
     search_fields = ("task", "error_type", "sample", "assignee")
     search_help_text = "A part of a task's name, an error, or an assignee; or a group, exactly."
 

@@ -44,6 +44,7 @@ class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport,
     search_fields = ("key",)
     large_fields = ("letter",)
     placed_in_words = "failed"
+    empty_in_words = "No work has failed for good, but for what was archived, if anything was."
 
     def sources(self, request: Any, chosen: Mapping[str, Any], text: str) -> Sequence[Source]:
         """Find by what an alert or a customer names, by an index: the letters of each of its terms."""

@@ -24,6 +24,7 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
 
     list_display = ("name_short", "held", "who", "lease", "age")
     ordering = ("-used_us", "-id")
+    empty_in_words = "No lock was taken lately."
     search_fields = ("name",)
     search_help_text = "A lock's name, exactly; with * at the end, names by their beginning."
 

@@ -36,6 +36,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     placed_in_words = ""
     """What has happened at the time that the list is in the order of; empty: nobody looks for such a time."""
 
+    empty_in_words = "There are none."
+    """What a list says that has no rows, narrowed to nothing."""
+
     class Media:
         """The few rules that Django's own style sheets lack."""
 

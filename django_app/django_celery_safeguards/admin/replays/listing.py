@@ -21,7 +21,8 @@ class ReplayJobAdmin(JobVerbs, StartsReplays, JobPage, ReadOnlyAdmin):
     list_display_links = ("chosen_and_who",)
     list_filter = (JobStatusFilter,)
     ordering = ("-created_us", "-id")
-    placed_in_words = "begun"
+    placed_in_words = "began"
+    empty_in_words = "Nobody has begun a replay of many letters: it is begun from a group or from the list of letters."
     search_fields = ("=job_id", "=fingerprint", "who")
     search_help_text = "A job or a group, exactly; or a part of the name of who began it."
     change_form_template = "admin/django_celery_safeguards/replay.html"
