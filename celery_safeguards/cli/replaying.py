@@ -43,24 +43,32 @@ def replay(
     """
     Send letters again at once, under new task ids and their original keys; for many of them see `replays start`.
 
-    Exits with 0 if every letter was sent, with 3 if the store or the broker failed one, else with 1.
+    Exits with 0 if every letter was sent, with 3 if the store or the broker did not answer, which ends it, else with 1.
     """
     verdict = _verdict(happened, did_not_happen)
     if isinstance(verdict, Happened) and len(letter_ids) > 1:
         raise click.UsageError("--happened records one result: give one ID")
     if len(letter_ids) > 1 and not reason.strip():
         raise click.UsageError("give --reason: it goes into the letters' histories")
-    results = []
+    results: list[Result] = []
     said: dict[str, Any] = {"verdict": verdict, "may_run_twice": yes_it_may_run_twice, "reason": reason}
     for result in replay_many(ctx.obj.app, letter_ids, who, **said):
         results.append(result)
         if not as_json:
             _print_result(result)
+        if result.fate in _UNAVAILABLE:
+            # Each of the others would wait as long, and be left in the midst of a replay.
+            break
+    not_tried = letter_ids[len(results) :]
     sent = sum(result.fate is Fate.REPLAYED for result in results)
     if as_json:
-        print_json({"results": [_plain(result) for result in results], "replayed": sent, "asked": len(results)})
+        plain = [_plain(result) for result in results]
+        asked = {"replayed": sent, "asked": len(letter_ids), "not_tried": list(not_tried)}
+        print_json({"results": plain, **asked})
     else:
-        complain(f"{sent} of {len(results)} replayed")
+        complain(f"{sent} of {len(letter_ids)} replayed")
+    if not_tried:
+        complain(f"not tried, since that would not answer for them either: {' '.join(not_tried)}")
     ctx.exit(_exit_code(results))
 
 

@@ -14,6 +14,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_safeguards.cli import safeguards
+from celery_safeguards.wiring import Wiring
 from tests.integration.cli.odd_text import NASTY
 from tests.integration.replay.shop import make_app, queued
 from tests.support.sockets import free_port
@@ -47,6 +48,21 @@ def test_broker_that_is_away_exits_with_3(bury, redis_url, namespace):
 
     assert replayed.exit_code == 3
     assert "not published: letter letter-1 is replaying as task" in replayed.stdout
+
+
+def test_of_many_letters_one_is_tried_while_the_broker_is_away(bury, redis_url, namespace):
+    """A hundred letters waited ten seconds each for a frozen broker, and each was left in the midst of a replay."""
+    bury("one")
+    bury("two")
+    words = ["dead", "replay", "one", "two", "--by", "ann", "--reason", "mended"]
+    with make_app(f"redis://127.0.0.1:{free_port()}/0", redis_url, namespace) as offline:
+        context = CLIContext(app=offline, no_color=True, workdir=None)
+        replayed = CliRunner().invoke(safeguards, words, obj=context)
+        states = [Wiring.of(offline).letters.get(each).state for each in ("one", "two")]
+
+    assert (replayed.exit_code, states) == (3, ["replaying", "open"])
+    assert "0 of 2 replayed" in replayed.stderr
+    assert "not tried, since that would not answer for them either: two" in replayed.stderr
 
 
 def test_app_without_a_store_is_a_usage_error():
