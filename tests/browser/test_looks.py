@@ -156,6 +156,23 @@ def test_pages_are_no_wider_than_the_screen(log_in, desk, viewport):
     assert {} == {path: width for path, width in widths.items() if width > viewport["width"]}
 
 
+def test_names_and_buttons_can_be_read_on_a_phone(log_in, desk):
+    """ "ord / er:4 / 2" is no name, and a button of half a word's width is hit by nobody."""
+    _take(desk, "order:42")
+    letter = desk.bury()
+    job = desk.store(lambda _: make_job(desk.app, named([letter.id]), "ann"))
+    page = log_in("ann", viewport={"width": 375, "height": 812})
+
+    page.goto(f"{desk.url}{LOCKS}?q=order:42")
+    lines = page.locator("#result_list th a").evaluate("link => link.getClientRects().length")
+    page.goto(f"{desk.url}{REPLAYS}{row_id(desk.namespace, job.id)}/change/")
+    widths = page.locator(".sg-buttons input[type=submit]").evaluate_all("all => all.map(each => each.offsetWidth)")
+
+    assert lines == 1
+    assert len(widths) == 3
+    assert min(widths) > 300
+
+
 def test_pages_work_without_scripts(log_in, desk):
     """A policy that forbids scripts, or a text browser, must not keep anybody from a replay."""
     letter = desk.bury()
