@@ -204,6 +204,15 @@ class Desk:
 
         self.store(act)
 
+    def damage_lock(self, id_, body):
+        """Put any text in the place of what a lock's row holds."""
+
+        def act(wiring):
+            house, values = wiring.locks.house, [body, id_]
+            house.connection.run(lambda cursor: cursor.execute(house.tables.locks.update(("body",)), values))
+
+        self.store(act)
+
     def damage_record(self, letter, body):
         """Put any text in the place of what the record of a letter's key holds; return its row's id."""
         id_ = row_id(self.namespace, letter.scope, letter.key)

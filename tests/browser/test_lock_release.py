@@ -300,3 +300,23 @@ def test_nothing_of_a_holder_reaches_the_page_raw(log_in, desk):
     assert page.locator(".messagelist b").count() == 0
     said = told(page) + "".join(what for _, _, what in desk.log())
     assert [each for each in ("\u202e", "\x1b") if each in shown + said] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["{no", "[" * 100_000, '{"name": "x", "holder": "y"}', '{"name": 5, "holder": {}}'],
+    ids=["no JSON", "too deep", "holder", "name"],
+)
+def test_damaged_lock_hides_no_other_and_is_not_released(desk, body):
+    """One row that a disk has eaten must not take the list away in the night in which it is needed."""
+    damaged, whole = (f"{what}-{uuid.uuid4().hex[:8]}" for what in ("damaged", "whole"))
+    take(desk, damaged)
+    take(desk, whole)
+    desk.damage_lock(lock_id(desk.namespace, damaged), body)
+    with desk.client("ann") as client:
+        listed, page = client.get(LOCKS), client.get(path_of(desk, damaged, "change"))
+        asked_ = client.post(path_of(desk, damaged))
+
+    assert (listed.status_code, page.status_code, asked_.status_code) == (200, 200, 404)
+    assert whole in listed.text
+    assert "Release…" not in page.text

@@ -149,15 +149,16 @@ def body_of(row: Any) -> dict[str, Any]:
     """Return what a lock's row holds beside its columns; nothing, if it is damaged."""
     try:
         found = json.loads(row.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def name_of(row: Any) -> str | None:
     """Return a lock's exact name, by which the store knows it; None: it cannot be read."""
-    found = body_of(row).get("name")
-    return found if isinstance(found, str) else None
+    body = body_of(row)
+    found, holder = body.get("name"), body.get("holder")
+    return found if isinstance(found, str) and isinstance(holder, dict) else None
 
 
 def _described(found: Look) -> dict[str, Any]:
