@@ -4,23 +4,28 @@ The admin as people use it: a real server, a real broker, a real browser.
 A browser is started for each module and ended with it. What drives it runs an event loop in its thread, by greenlets:
 that is a thread of its own, with the bodies of the tests, so that nothing else meets the loop, and a failure is written
 down by a thread that has no greenlets (CPython 3.11 cannot parse source there).
+
+What each page showed last is kept in `build/screenshots`, for people: a test knows no crooked line.
 """
 
+import contextlib
 import inspect
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Error, sync_playwright
 
 from tests.browser.desk.seed import PASSWORD
 from tests.browser.desk_under_test import Desk
 from tests.browser.pages import press
-from tests.support import databases, postgres
+from tests.support import databases, postgres, servers
 
 _HERE = Path(__file__).parent
+_SCREENSHOTS = servers.ROOT / "build" / "screenshots"
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
 
@@ -87,7 +92,7 @@ def browser(driving):
 
 
 @pytest.fixture
-def log_in(browser, desk, driving):
+def log_in(browser, desk, driving, request):
     """Log somebody in by the page for it, as `log_in("ann")`, and return a page of a session of his own."""
     contexts = []
 
@@ -102,5 +107,16 @@ def log_in(browser, desk, driving):
         return page
 
     yield log_in
-    for context in contexts:
+    directory = _SCREENSHOTS / request.path.stem
+    name = re.sub(r"[^\w-]+", "-", request.node.name)[:150]
+    for number, context in enumerate(contexts):
+        driving.submit(_keep_screenshots, context, directory, f"{name}-{number}").result()
         driving.submit(context.close).result()
+
+
+def _keep_screenshots(context, directory, name):
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(context.pages):
+        # A page that has crashed or was closed shows nothing any more.
+        with contextlib.suppress(Error):
+            page.screenshot(path=directory / f"{name}-{number}.png", full_page=True, timeout=5_000)
