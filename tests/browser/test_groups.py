@@ -4,10 +4,14 @@ Letters by their causes: how a group is found, what is said of it, and who may s
 
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from tests.browser.pages import GROUPS, LETTERS, content, find, follow, open_letter, press, told
+from celery_safeguards.jobs.job import declared
+from celery_safeguards.replay.many.choosing import Choice, make_job
+from django_celery_safeguards.sql import row_id
+from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, open_letter, press, told
 
 SAID = {"status": "resolved", "reason": "by hand", "assignee": "", "note": "", "failures_seen": "9"}
 
@@ -235,3 +239,23 @@ def test_a_group_of_no_named_release_says_so(log_in, desk, letters):
     page.goto(desk.url + desk.path_of_group(letters[0]))
 
     assert "not known: safeguards_release was not set" in page.locator(".field-releases").inner_text()
+
+
+def test_page_says_that_a_replay_is_under_way_and_how_it_goes(desk, letters):
+    """Failures that come in the night may be those of somebody's replay, and a second one is refused."""
+    group = Choice(fingerprint=letters[0].fingerprint)
+    shown = {}
+    with desk.client("ann") as ann, desk.client("all-but-view_replayjob") as other:
+        shown["before"] = ann.get(desk.path_of_group(letters[0])).text
+        job = desk.store(lambda _: make_job(desk.app, group, "bob", reason="mended"))
+        tally = replace(job.tally, failed_again=2)
+        desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, position=2, tally=tally)))
+        shown["during"] = ann.get(desk.path_of_group(letters[0])).text
+        shown["without"] = other.get(desk.path_of_group(letters[0])).text
+        desk.store(lambda wiring: wiring.jobs.change(job.id, declared("cancelled", "bob", time.time())))
+        shown["after"] = ann.get(desk.path_of_group(letters[0])).text
+
+    assert "2 of 3 dealt with, 2 failed again" in shown["during"]
+    assert f"{REPLAYS}{row_id(desk.namespace, job.id)}/change/" in shown["during"]
+    assert "dealt with" not in shown["without"]
+    assert all("none is under way" in shown[when] for when in ("before", "after"))

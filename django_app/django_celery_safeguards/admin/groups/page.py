@@ -14,8 +14,10 @@ from django_celery_safeguards.admin.groups.rows import group_of_row, status_of, 
 from django_celery_safeguards.admin.groups.sparkline import WEEK_HOURS, sparkline
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.payload import NEEDED, is_shown
+from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.admin.pages.shown import playbook_for, seen_text
-from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.admin.replays.rows import job_of_row
+from django_celery_safeguards.models import DeadLetter, ReplayJob
 from django_celery_safeguards.sql import row_id
 
 
@@ -26,9 +28,10 @@ class GroupPage:
         """Show what can be read."""
         if obj is not None and group_of_row(obj) is None:
             return ((None, {"fields": ("fingerprint", "problem")}),)
+        letters = ("letters_shown", *(["replay_shown"] if may(request, "view_replayjob") else []))
         return (
             (None, {"fields": ("status_shown", "assignee_shown", "note", "playbook")}),
-            ("Letters", {"fields": ("letters_shown", "failures_shown", "last_week", "releases")}),
+            ("Letters", {"fields": (*letters, "failures_shown", "last_week", "releases")}),
             ("Cause", {"fields": ("task_shown", "kind_shown", "error_shown", "sample_shown", "fingerprint")}),
             ("History", {"fields": ("history",)}),
         )
@@ -63,6 +66,19 @@ class GroupPage:
         """In each state, with a link to them."""
         counts = whole_group_of(obj).counts
         return presenting.pairs([(state, _link_to_letters(obj, counts[state], state=state)) for state in counts])
+
+    @admin.display(description="replay")
+    def replay_shown(self, obj: Any) -> SafeString | str:
+        """The one that is under way: what fails meanwhile may be its own."""
+        rows = ReplayJob.objects.using(obj._state.db).filter(  # noqa: SLF001 - where it is from
+            namespace=obj.namespace, fingerprint=obj.fingerprint, under_way__isnull=False
+        )
+        row = rows.first()
+        job = None if row is None else job_of_row(row)
+        if row is None or job is None:
+            return "none is under way"
+        said = f"{job.position} of {job.total} dealt with, {job.tally.failed_again} failed again"
+        return presenting.joined(presenting.link_to(ReplayJob, row.pk, job.status), f": {said}")
 
     @admin.display(description="failures")
     def failures_shown(self, obj: Any) -> SafeString | str:
