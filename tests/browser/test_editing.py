@@ -115,10 +115,11 @@ def test_form_that_is_changed_after_the_check_is_checked_again(log_in, desk):
     press(page, "Check")
     change(page, a=3, b=1)
     press(page, "Send the copy")
-    unsent, ahead = desk.queued(), page.locator("#ahead").inner_text()
+    unsent, ahead, said = desk.queued(), page.locator("#ahead").inner_text(), content(page)
     press(page, "Send the copy")
 
     assert (unsent, desk.queued()) == (0, 1)
+    assert "Nothing was sent: this is not what was checked." in said
     assert "changes kwargs.a, kwargs.b" in ahead
     assert waiting(desk)[1] == {"a": 3, "b": 1}
 

@@ -80,8 +80,8 @@ def test_letters_are_chosen_as_the_command_chooses_them(desk, way):
     [
         ({"reason": ""}, "Say why"),
         ({"reason": "asked by {email}"}, "it names what is to be erased"),
-        ({"shown": ""}, "What would be erased"),
-        ({"argument": "customer.email=bob@example.com"}, "What would be erased"),
+        ({"shown": ""}, "Nothing was erased: this is not what was shown."),
+        ({"argument": "customer.email=bob@example.com"}, "Nothing was erased: this is not what was shown."),
         ({"key": "k"}, "Say whose: by one of the fields above, and no more."),
         ({"argument": ""}, "Say whose: by one of the fields above, and no more."),
         ({"argument": "customer.name={email}"}, "cannot be searched for"),
@@ -109,6 +109,7 @@ def test_letter_that_came_meanwhile_is_shown_first(desk, letters, email):
         late = desk.bury(kwargs={"customer": {"email": email}})
         answer = client.post(ERASE, data={**form, "reason": "ticket 10"})
 
+    assert "Nothing was erased: this is not what was shown." in answer.text
     assert "the content of 3 letters" in answer.text
     assert erased(desk, [*letters, late]) == [False] * 4
 

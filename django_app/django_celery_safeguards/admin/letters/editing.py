@@ -87,7 +87,10 @@ class LetterEditing:
     def _sent(self: Any, request: Any, row: Any, prepared: Prepared, form: EditForm, look: str) -> Any:
         """Send a copy that was shown as it is now; None: it was not, or consent is missing."""
         asked = request.POST
-        if "send" not in asked or asked.get("checked") != mark_of(form.edit(), prepared, look):
+        if "send" not in asked:
+            return None
+        if asked.get("checked") != mark_of(form.edit(), prepared, look):
+            form.add_error(None, "Nothing was sent: this is not what was checked. Below is what would happen now.")
             return None
         if prepared.consent and "may_run_twice" not in asked:
             form.add_error(None, "It is sent only with consent: see below.")

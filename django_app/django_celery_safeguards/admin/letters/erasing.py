@@ -85,7 +85,10 @@ class LetterErasing:
         """Erase what was shown as it is now; None: it was not, or there is no reason."""
         wanted, reason = form.wanted(), form.cleaned_data["reason"]
         is_shown = request.POST.get("shown") == _mark_of(wanted, found) and found.letters <= MOST_AT_ONCE
-        if "confirmed" not in request.POST or not is_shown:
+        if "confirmed" not in request.POST:
+            return None
+        if not is_shown:
+            form.add_error(None, "Nothing was erased: this is not what was shown. Below is what would be erased now.")
             return None
         if not reason:
             form.add_error("reason", "Say why, for the histories and the log of the admin.")
