@@ -54,9 +54,9 @@ def test_list_is_exported_as_it_is_narrowed(log_in, desk):
     assert [letters[2].id, letters[1].id] == [row["id"] for row in found]
     assert other.id not in str(found)
     assert "no such order" not in str(found)
-    assert [("exa", f"Export: 2 letters, as CSV, without payload: task={task}. Reason: for the auditors")] == log_of(
-        desk, task
-    )
+    assert [
+        ("exa", f"Export: 2 letters, as CSV, without payload: task={task}, all but archived. Reason: for the auditors")
+    ] == log_of(desk, task)
 
 
 def test_selection_is_exported(log_in, desk):
@@ -231,6 +231,14 @@ def test_export_that_was_cut_short_is_told_as_that(desk):
     wait_until(lambda: "cut short" in log_of(desk, task)[0][1], 20, "the log says that it was cut short")
     assert ("exa", True) == (begun[0][0], begun[0][1].startswith("Export: begun, as CSV, with payload: "))
     assert log_of(desk, task)[0][1].startswith("Export: cut short behind ")
+
+
+def test_nothing_to_export_is_said_and_no_form_shown(desk):
+    with desk.client("exa") as client:
+        page = client.get(EXPORT, params={"task": new_task()}).text
+
+    assert "There is nothing to export." in page
+    assert "Reason" not in page
 
 
 def test_more_letters_than_a_page_can_send_are_refused(desk):

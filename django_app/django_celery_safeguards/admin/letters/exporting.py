@@ -125,8 +125,9 @@ class LetterExport:
         sources = self.sources(request, narrowed, text)
         named = [f"{name}={value}" for name, value in listed.params.items() if name != SEARCH_VAR]
         # Not what was searched for: it may be a customer's address, and no erasing reaches the log.
-        words = clean(", ".join([*named, *(["found by a search"] if text else [])]), 300)
-        return _Chosen(sources=sources, words=words or "all but archived", letters=self._count_for_export(sources))
+        unasked = "found by a search" if text else "" if "state" in listed.params else "all but archived"
+        words = clean(", ".join(filter(None, [*named, unasked])), 300)
+        return _Chosen(sources=sources, words=words, letters=self._count_for_export(sources))
 
     def _count_for_export(self: Any, sources: Sequence[Source]) -> int | None:
         """Return how many letters there are, one too many at most; None: that takes too long to find out."""
