@@ -234,6 +234,21 @@ def test_a_form_counts_what_can_be_sent_and_what_cannot_be_read(log_in, desk, le
     assert "1 more cannot be read, and is not sent" in looked
 
 
+def test_do_nothing_leads_back_to_where_the_letters_were_chosen(log_in, desk, letters):
+    """Whoever thinks better of it is in the midst of triage, and not among old replays."""
+    page = log_in("ann")
+
+    open_form(page, desk, letters)
+    follow(page, page.get_by_role("link", name="Do nothing"))
+    from_group = page.url
+    page.goto(f"{desk.url}{LETTERS}?kind=bug")
+    follow(page, page.get_by_role("link", name="Replay all of these"))
+    follow(page, page.get_by_role("link", name="Do nothing"))
+
+    assert from_group == desk.url + desk.path_of_group(letters[0])
+    assert page.url == f"{desk.url}{LETTERS}?kind=bug"
+
+
 def test_a_form_without_letters_has_nothing_to_press(desk, letters):
     """The last one was replayed by somebody else."""
     for letter in letters:

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.template.response import TemplateResponse
 
+from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.printable import clean
 
 _UNAVAILABLE = 503
@@ -24,7 +25,7 @@ def or_away(admin_site: Any, view: Callable[..., Any]) -> Callable[..., Any]:
     def shown(request: Any, *args: Any, **options: Any) -> Any:
         try:
             return view(request, *args, **options)
-        except (OperationalError, InterfaceError) as error:
+        except (OperationalError, InterfaceError, StoreUnavailable) as error:
             context = {
                 **admin_site.each_context(request),
                 "title": "The database does not answer",

@@ -32,7 +32,7 @@ from django_celery_safeguards.admin.replays.forecast import ShownForecast, shown
 from django_celery_safeguards.admin.replays.start_form import ReplayJobForm
 from django_celery_safeguards.admin.replays.verbs import REPLAYS, hand_over_or_say
 from django_celery_safeguards.celery_apps import current_app_with_tasks
-from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.models import DeadLetter, LetterGroup
 from django_celery_safeguards.sql import row_id
 
 MOST_IN_A_REQUEST = 20_000
@@ -67,9 +67,16 @@ class StartsReplays:
                     return answer
             else:
                 wanted = {name: form.cleaned_data[name] for name in ("may_run_twice", "asks")}
-                found = shown_forecast(request, current_app_with_tasks(), choice, **wanted)
+                found = self._looked(request, choice, form, wanted)
         kept = [(name, value) for name in (*sorted(NARROWED_BY), "letter") for value in given.getlist(name) if value]
         return self._ask(request, choice, letters, form, kept, found, closed=closed)
+
+    def _looked(self: Any, request: Any, choice: Choice, form: ReplayJobForm, wanted: dict[str, bool]) -> Any:
+        try:
+            return shown_forecast(request, current_app_with_tasks(), choice, **wanted)
+        except SafeguardsError as error:
+            form.add_error(None, clean(error))
+            return None
 
     def ask_about(self: Any, request: Any, picked: Sequence[str]) -> Any:
         """Ask how letters are sent again that were picked from a list, by the ids of their rows."""
@@ -98,6 +105,7 @@ class StartsReplays:
             form=form,
             kept=kept,
             action_url=start_link(self.admin_site),
+            back_url=_came_from(request, self.admin_site, choice),
             letters=letters,
             closed=closed,
             are_open=letters > closed,
@@ -156,6 +164,17 @@ def _chosen(given: Any) -> tuple[Choice, int, int]:
         fingerprint=narrowed.get("fingerprint"), task=narrowed.get("task"), kind=FailureKind(kind) if kind else None
     )
     return choice, _rows().filter(state="open", **narrowed).order_by()[: MOST_IN_A_REQUEST + 1].count(), 0
+
+
+def _came_from(request: Any, admin_site: Any, choice: Choice) -> str:
+    """Return the address of the group, or of the list of letters, from which these were chosen."""
+    if choice.fingerprint and not choice.task and not choice.kind and may(request, "view_lettergroup"):
+        group = row_id(shown_store().namespace, choice.fingerprint)
+        return str(admin_site.get_model_admin(LetterGroup).url_of("change", group))
+    narrowed = {"fingerprint": choice.fingerprint, "task": choice.task, "kind": choice.kind and choice.kind.value}
+    query = urlencode({name: value for name, value in narrowed.items() if value})
+    letters = str(admin_site.get_model_admin(DeadLetter).url_of("changelist"))
+    return f"{letters}?{query}" if query else letters
 
 
 def _picked(picked: Sequence[str]) -> tuple[Choice, int, int]:
