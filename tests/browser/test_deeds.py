@@ -159,9 +159,12 @@ def test_many_letters_at_once_with_a_result_for_each(log_in, desk, deed):
     asked = content(page)
     desk.change(gone, state="closed")
     page.get_by_label("Reason").fill("test orders")
+    back = page.get_by_role("link", name="Do nothing").get_attribute("href")
     press(page, deed)
 
     said = told(page)
+    assert page.url == f"{desk.url}{LETTERS}?task={task}"
+    assert page.url.endswith(back)
     wanted = {"Replay": "replayed", "Discard": "discarded"}[deed]
     assert all(letter.id in asked for letter in (first, gone, last))
     assert "3 letters: 3 yes" in asked

@@ -19,7 +19,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 
 from celery_safeguards.printable import clean
 from django_celery_safeguards.admin.letters.deeds import Done, Given
@@ -128,18 +128,19 @@ class LetterActions:
         rows = self._rows(request, [each.partition(":")[0] for each in picked])
         if len(picked) > wanted.most_at_once or not rows:
             return self._refused(request, wanted, len(picked))
-        is_confirmed = "confirmed" in request.POST
+        is_confirmed, listed = "confirmed" in request.POST, QueryDict(request.POST.get("listed", "")).urlencode()
         form = wanted.form_for(len(rows), request.POST if is_confirmed else None)
         if not is_confirmed or not form.is_valid():
-            return self._ask(request, wanted, rows, form)
+            return self._ask(request, wanted, rows, form, listed=listed)
         self._do(request, wanted, rows, form, seen=set(picked))
-        return self._gone_back(rows)
+        return HttpResponseRedirect(self._way_back(rows, listed))
 
     def _asked_for_selected(self: Any, request: Any, deed: Deed, queryset: Any) -> Any:
         count = queryset.count()
         if count > deed.most_at_once:
             return self._refused(request, deed, count)
-        return self._ask(request, deed, list(queryset), deed.form_for(count))
+        # An action is sent to the list's own address, with what the list is narrowed to.
+        return self._ask(request, deed, list(queryset), deed.form_for(count), listed=request.GET.urlencode())
 
     def _rows(self: Any, request: Any, ids: Iterable[str]) -> list[Any]:
         found = self.get_queryset(request).in_bulk([each for each in ids if can_be_asked(each)][:MOST_AT_ONCE])
@@ -154,7 +155,7 @@ class LetterActions:
         self.message_user(request, text, messages.ERROR)
         return HttpResponseRedirect(self.url_of("changelist"))
 
-    def _ask(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any) -> Any:
+    def _ask(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any, *, listed: str) -> Any:
         prospects = []
         for row in rows:
             prospects.append(prospect_of(deed, row))
@@ -169,7 +170,9 @@ class LetterActions:
             step=deed.button,
             row=rows[0] if len(rows) == 1 else None,
             form=form,
+            kept=[("listed", listed)] if listed else [],
             action_url=self._url_of(deed),
+            back_url=self._way_back(rows, listed),
             deed=deed,
             heading=_counted(prospects),
             prospects=prospects,
@@ -206,8 +209,11 @@ class LetterActions:
             left = len(succeeded) - _TOLD_ONE_BY_ONE
             self.message_user(request, f"{left} more were done, {len(succeeded)} of {len(rows)}.", messages.SUCCESS)
 
-    def _gone_back(self: Any, rows: Sequence[Any]) -> Any:
-        return HttpResponseRedirect(self.url_of("change", rows[0].pk) if len(rows) == 1 else self.url_of("changelist"))
+    def _way_back(self: Any, rows: Sequence[Any], listed: str) -> str:
+        """Return the address of the list as it was narrowed, or of the one letter whose button was pressed."""
+        if len(rows) == 1 and not listed:
+            return str(self.url_of("change", rows[0].pk))
+        return f"{self.url_of('changelist')}{f'?{listed}' if listed else ''}"
 
     def _url_of(self: Any, deed: Deed) -> str:
         return str(self.url_of_view(self.deed_url, deed.name))
