@@ -117,6 +117,10 @@ class Settings:
     """Says what is shown in place of a value of a letter, beside what is masked by name: a function of a context and
     the value, or its dotted name; see `deadletter.shown.redaction` and `deadletter.shown.masking.RedactionContext`."""
 
+    command_rights: str | Callable[[str, str], bool] | None = None
+    """Says whether a person has a right, before a command does anything: a function of a name and one of
+    `cli.rights.Right`, or its dotted name. Unset, whoever can run a command may."""
+
     playbooks: Mapping[str, str] = field(default_factory=dict)
     """What to do about failures, shown with letters and groups: an address or a sentence, by the fingerprint of a
     group, the name of a task or a kind of failure; the first of these that is there."""
@@ -170,6 +174,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_choices()
+        self._check_functions()
         self._check_search()
         self._check_playbooks()
         if not isinstance(self.strict, bool):
@@ -221,6 +226,12 @@ class Settings:
                 given = ", ".join(repr(each) for each in choices)
                 raise ConfigurationError(f"{PREFIX}{name}={value!r}: give one of {given}{nearest(value, choices)}")
 
+    def _check_functions(self) -> None:
+        for name in ("redact", "command_rights"):
+            value = getattr(self, name)
+            if value is not None and not (callable(value) or (isinstance(value, str) and value)):
+                raise ConfigurationError(f"{PREFIX}{name}={value!r}: give a function or its dotted name")
+
     def _check_search(self) -> None:
         for name in _TEXTS:
             value = getattr(self, name)
@@ -228,8 +239,6 @@ class Settings:
                 raise ConfigurationError(
                     f"{PREFIX}{name}={value!r}: give a list of arguments' names, such as ['order_id', 'customer.email']"
                 )
-        if self.redact is not None and not (callable(self.redact) or (isinstance(self.redact, str) and self.redact)):
-            raise ConfigurationError(f"{PREFIX}redact={self.redact!r}: give a function or its dotted name")
         if self.search_secret is not None and not (isinstance(self.search_secret, str) and self.search_secret):
             raise ConfigurationError(f"{PREFIX}search_secret: give a text; it is not shown here")
         keyed = [each for each in self.searchable_arguments if is_under(each, self.sensitive_arguments)]

@@ -34,6 +34,7 @@ from celery_safeguards.cli.overdue import overdue
 from celery_safeguards.cli.replaying import replay, resume_letter
 from celery_safeguards.cli.replays import replays
 from celery_safeguards.cli.retry import retry
+from celery_safeguards.cli.rights import guard
 from celery_safeguards.cli.store import store
 
 
@@ -55,3 +56,4 @@ for _command in (archive, export_letters, restore):
     dead.add_command(_command)
 for _command in (check, dead, health, keys, locks, overdue, replays, retry, store):
     safeguards.add_command(_command)
+guard(safeguards)
