@@ -17,7 +17,7 @@ import click
 
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import Narrowed, narrowing
-from celery_safeguards.cli.text import complain
+from celery_safeguards.cli.text import complain, progress
 from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.wiring import Wiring
@@ -51,7 +51,7 @@ def export_letters(
     wiring = Wiring.of(ctx.obj.app)
     options = Narrowed(**given).options(wiring.search)
     written = 0
-    with _written_to(output) as write, _progress() as tell:
+    with _written_to(output) as write, progress() as tell:
         write(head(form, with_payload=with_payload))
         for lines in _pages(wiring, ctx.obj.app.tasks, options, form, with_payload=with_payload):
             write("".join(lines))
@@ -118,13 +118,3 @@ def _to_stdout(text: str) -> None:
     else:
         binary.write(text.encode())
         binary.flush()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Tell a person how far it is, and no file and no other program."""
-    if not sys.stderr.isatty():
-        yield lambda _count: None
-        return
-    yield lambda count: click.echo(f"\r{count:,} letters", err=True, nl=False)
-    click.echo("\r", err=True, nl=False)

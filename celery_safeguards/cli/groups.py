@@ -8,7 +8,7 @@ import click
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import KINDS
 from celery_safeguards.cli.options import as_json, by_whom
-from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, progress
 from celery_safeguards.deadletter.group import HOUR_SECONDS, STATUSES, LetterGroup, NoSuchGroup, ReleaseFailures
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.shown.playbook import playbook_of
@@ -160,13 +160,15 @@ def regroup(ctx: click.Context, as_json: bool) -> None:
     def again(letter: Letter) -> Letter:
         return indexed(wiring, letter, app.tasks)
 
-    while True:
-        page = letters.list(limit=_LETTERS_A_TRIP, before=cursor)
-        found += sum(letters.regroup(letter.id, again) for letter in page.letters)
-        unreadable += len(page.unreadable)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+    with progress() as tell:
+        while True:
+            page = letters.list(limit=_LETTERS_A_TRIP, before=cursor)
+            found += sum(letters.regroup(letter.id, again) for letter in page.letters)
+            unreadable += len(page.unreadable)
+            tell(found + unreadable)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
     if as_json:
         print_json({"letters": found, "unreadable": unreadable})
     else:

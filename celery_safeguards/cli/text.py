@@ -1,7 +1,9 @@
 """Text for a terminal and JSON for a program; a letter holds what strangers sent, so it is cleaned first."""
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -38,3 +40,13 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     for name, value in pairs:
         if value is not None:
             say(f"{name:<18}{clean(value)}")
+
+
+@contextmanager
+def progress(what: str = "letters") -> Iterator[Callable[[int], None]]:
+    """Tell a person how many it were so far, where nobody knows how many it will be; no file, and no other program."""
+    if not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    yield lambda count: click.echo(f"\r{count:,} {what}", err=True, nl=False)
+    click.echo("\r", err=True, nl=False)

@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from celery_safeguards.cli import exporting
+from celery_safeguards.cli import exporting, text
 from celery_safeguards.cli.exporting import export_letters
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.outcome import FailureKind
@@ -185,11 +185,11 @@ def test_memory_is_that_of_a_page(cli, bury, tmp_path, monkeypatch):
 
 
 def test_how_far_it_is_is_told_to_a_terminal_alone(monkeypatch, capsys):
-    with exporting._progress() as tell:
+    with text.progress() as tell:
         tell(1_000)
     quiet = capsys.readouterr()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with exporting._progress() as tell:
+    with text.progress() as tell:
         tell(1_000)
     loud = capsys.readouterr()
 
