@@ -21,13 +21,24 @@ def offered():
     ours = [each for model, each in admin.site._registry.items() if model._meta.app_label == APP]
     return {
         "addresses": sorted(_addresses(admin.site.get_urls(), "")),
-        "actions": sorted([each.opts.model_name, name] for each in ours for _, name, _ in each._get_base_actions()),
+        "actions": sorted([each.opts.model_name, *action] for each in ours for action in _actions(each)),
         "deeds": sorted(DEEDS),
         "verbs": sorted(VERBS),
         "permissions": sorted(
             Permission.objects.filter(content_type__app_label=APP).values_list("codename", flat=True)
         ),
     }
+
+
+def _actions(model_admin):
+    """Yield the names of actions, and where they are chosen: from Django 6.1 on some can be so on a row's own page."""
+    from django.contrib import admin
+
+    if not hasattr(admin, "ActionLocation"):
+        yield from ((name, "CHANGE_LIST") for _, name, _ in model_admin._get_base_actions())
+        return
+    for location in admin.ActionLocation:
+        yield from ((action.name, location.value) for action in model_admin._get_base_actions(location))
 
 
 def _addresses(patterns, before):
