@@ -66,8 +66,10 @@ def running_desk(redis_url, postgres_url, tmp_path_factory):
 
 @pytest.fixture
 def desk(running_desk):
-    """The project, with an empty queue."""
+    """The project, with an empty queue, and a store that has not been away from anybody."""
     running_desk.forget_messages()
+    # Where no test has asked it for half a lease, none of its leases would lapse for one more.
+    running_desk.store(lambda wiring: wiring.admission.declare_new())
     return running_desk
 
 
