@@ -325,7 +325,7 @@ class Desk:
         return worker
 
     def _run(self, module):
-        command = [sys.executable, "-m", module]
+        command = [sys.executable, "-W", "error", "-m", module]
         done = subprocess.run(
             command, cwd=servers.ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False
         )
@@ -336,7 +336,7 @@ class Desk:
         log_path = self._directory / "server.log"
         # As a web server starts: `runserver` alone looks at the checks, and would refuse what the pages have to tell.
         options = ["--noreload", "--skip-checks"]
-        command = [sys.executable, "-m", "django", "runserver", *options, f"{HOST}:{self.port}"]
+        command = [sys.executable, "-W", "error", "-m", "django", "runserver", *options, f"{HOST}:{self.port}"]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 command,
