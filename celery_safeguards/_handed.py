@@ -5,7 +5,7 @@ A prefork pool knows a job of three kinds (celery 5.5 to 5.7, `concurrency/asynp
 
     outbound ── written to a child's pipe ──▶ in the pipe ── the child says that it took it ──▶ accepted ──▶ done
 
-On a cut, and in a shutdown, Celery forgets all but the accepted. What is in a pipe is run by the child all the same:
+On a cut, and in a shutdown, Celery forgets all but the accepted; 5.5 forgets those, too. What is in a pipe is run by the child all the same:
 
     t0 job written    t1 cut: the job is forgotten, its message put back    t2 child runs it, nobody listens
     t3 the message is delivered again: the body runs twice
@@ -14,7 +14,7 @@ So what is in a pipe counts as running here. Other pools run all that they were 
 as in `_compat`; `tests/acceptance/test_delivery.py` and `test_stopping.py` notice when a new version changes it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery.concurrency.base import BasePool
@@ -63,15 +63,25 @@ class _FlushButKeep:
         self._pool, self._flush = pool, flush
 
     def __call__(self) -> None:
-        kept = _jobs_in_pipes(self._pool)
+        processes = self._pool._pool  # noqa: SLF001
+        in_pipes = _jobs_in_pipes(self._pool)
         # What is accepted stays, and its child is given nothing else. No child is listened to meanwhile.
-        for job in kept:
+        for job in in_pipes:
             job._accepted = True  # noqa: SLF001
+        run_on = {number: job for number, job in processes._cache.items() if job._accepted}  # noqa: SLF001
         try:
             self._flush()
         finally:
-            for job in kept:
+            self._know_again({number: job for number, job in run_on.items() if not job.ready()})
+            for job in in_pipes:
                 job._accepted = False  # noqa: SLF001
+
+    def _know_again(self, jobs: Mapping[Any, Any]) -> None:
+        """Have the pool know what runs, which celery 5.5 forgets, and who runs it, which 5.6 forgets as well."""
+        processes = self._pool._pool  # noqa: SLF001
+        processes._cache.update(jobs)  # noqa: SLF001
+        running = [job._write_to for job in jobs.values()]  # noqa: SLF001
+        processes._busy_workers.update(each.inqW_fd for each in running if each and each._is_alive())  # noqa: SLF001
 
 
 def _jobs_in_pipes(pool: Any) -> list[Any]:

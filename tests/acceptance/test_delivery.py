@@ -342,7 +342,7 @@ def cutter(redis_url):
         yield cutter
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.smoke), "threads", "gevent"])
 @pytest.mark.parametrize("load", ["half idle", "saturated"])
 def test_body_whose_connection_is_cut_runs_once(scene, cutter, pool, load):
     """celery/celery#7185: the same worker began a second body a tenth of a second later."""
@@ -370,7 +370,7 @@ def test_body_whose_connection_is_cut_runs_once(scene, cutter, pool, load):
     assert [1] * len(everything) == [len(scene.starts(order_id)) for order_id in everything]
 
 
-@pytest.mark.parametrize(("kind", "starts"), [("guarded", 1), ("plain", 2)])
+@pytest.mark.parametrize(("kind", "starts"), [pytest.param("guarded", 1, marks=pytest.mark.smoke), ("plain", 2)])
 def test_body_runs_once_that_a_child_had_not_begun_when_the_connection_was_cut(scene, cutter, kind, starts):
     """A child that is slow to read its pipe runs what is in it, when nobody listens any more; plain is the control."""
     worker = scene.worker(kind, env={apps.BROKER_URL: cutter.url, apps.STORE_URL: scene.url})
