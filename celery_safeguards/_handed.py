@@ -5,7 +5,8 @@ A prefork pool knows a job of three kinds (celery 5.5 to 5.7, `concurrency/asynp
 
     outbound ── written to a child's pipe ──▶ in the pipe ── the child says that it took it ──▶ accepted ──▶ done
 
-On a cut, and in a shutdown, Celery forgets all but the accepted; 5.5 forgets those, too. What is in a pipe is run by the child all the same:
+On a cut, and in a shutdown, Celery forgets all but the accepted; 5.5 forgets those, too. What is in a pipe is run by
+the child all the same:
 
     t0 job written    t1 cut: the job is forgotten, its message put back    t2 child runs it, nobody listens
     t3 the message is delivered again: the body runs twice
