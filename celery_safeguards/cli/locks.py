@@ -10,6 +10,7 @@ from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.options import as_json, login_name, require_name
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.locks.shown import describe, fields, named, span
+from celery_safeguards.locks.store import LockUnreadable
 from celery_safeguards.releasing import Look
 from celery_safeguards.releasing import look as look_at
 from celery_safeguards.releasing import release as release_it
@@ -33,7 +34,12 @@ def list_locks(ctx: click.Context, *, also_free: bool, task: str | None, host: s
     """List locks that are held or waited for, the longest held first."""
     store = Wiring.of(ctx.obj.app).locks
     # A name may come twice while the store is being written to.
-    found = [describe(store, name) for name in sorted(set(store.names()))]
+    found = []
+    for name in sorted(set(store.names())):
+        try:
+            found.append(describe(store, name))
+        except LockUnreadable as error:
+            complain(f"lock {name} cannot be read: {error}")
     chosen = [
         each
         for each in found

@@ -18,6 +18,7 @@ Not covered: letters that were written before groups were; each is counted at it
 failure was of that nobody has named: it is counted in none.
 """
 
+import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -32,9 +33,10 @@ from celery_safeguards.deadletter.letter import (
     history_of,
 )
 from celery_safeguards.deadletter.text import clean_text
-from celery_safeguards.deadletter.wire import dumps, known_fields, loads
+from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import ConfigurationError, SafeguardsError
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.stored_types import known_fields, require_row, require_types
 
 GroupStatus = Literal["open", "acknowledged", "resolved", "muted"]
 STATUSES: tuple[GroupStatus, ...] = ("open", "acknowledged", "resolved", "muted")
@@ -73,7 +75,8 @@ class ReleaseFailures:
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> "ReleaseFailures":
-        """Read what `plain` has made of it."""
+        """Read what `plain` has made of it; raises `TypeError` or `ValueError` if it is none."""
+        require_row(cls, plain)
         release, failures, first, last = plain
         return cls(release=release, failures=failures, first_failed_seconds=first, last_failed_seconds=last)
 
@@ -147,14 +150,15 @@ class LetterGroup:
 
         """
         try:
-            given = known_fields(cls, loads(text))
+            given = known_fields(cls, json.loads(text))
             given["kind"] = FailureKind(given["kind"])
             given["status"] = status_of(given["status"])
             given["hours"] = {int(hour): count for hour, count in given["hours"].items()}
             given["history"] = history_of(given["history"])
             given["releases"] = tuple(ReleaseFailures.of(each) for each in given.get("releases", ()))
+            require_types(cls, given)
             return cls(**given)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise LetterUnreadable(f"this is no group: {type(error).__name__}: {error}") from error
 
     def noted(self, at_seconds: float, what: str, who: str, detail: str = "") -> "LetterGroup":

@@ -23,10 +23,11 @@ from typing import Any, Literal, Self
 from celery_safeguards.attempts import MOST_IN_LETTER, FailedAttempt, joined, read_attempts
 from celery_safeguards.deadletter.fingerprint import fingerprint_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
-from celery_safeguards.deadletter.wire import WireMessage, dumps, known_fields, loads, names_of_fields
+from celery_safeguards.deadletter.wire import WireMessage, dumps, loads
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.headers import ATTEMPTS, EDITED_FROM
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.stored_types import known_fields, names_of_fields, require_row, require_types
 
 FORMAT = 1
 MAX_HISTORY = 100
@@ -76,7 +77,15 @@ class HistoryEntry:
 
 
 def history_of(plain: Sequence[Sequence[Any]]) -> tuple[HistoryEntry, ...]:
-    """Return what `HistoryEntry.plain` has made of a history."""
+    """
+    Return what `HistoryEntry.plain` has made of a history.
+
+    Raises:
+        TypeError: it holds a value of another type; ValueError: an entry has more or fewer.
+
+    """
+    for row in plain:
+        require_row(HistoryEntry, row)
     return tuple(HistoryEntry(at_seconds=at, what=what, who=who, detail=detail) for at, what, who, detail in plain)
 
 
@@ -237,8 +246,9 @@ class Letter:
             for state in (plain["state"], plain.get("archived_from") or "open"):
                 if state not in STATES:
                     raise LetterUnreadable(f"state {state!r} is none of {', '.join(STATES)}")
+            require_types(cls, given)
             return cls(**given)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, LetterUnreadable):
                 raise
             raise LetterUnreadable(f"this is no letter: {type(error).__name__}: {error}") from error

@@ -9,14 +9,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from kombu.utils import json as kombu_json
 
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.headers import outgoing
+from celery_safeguards.stored_types import known_fields, names_of_fields, require_types
 
 BODY_HEAD_BYTES = 4_096
 """How much of its body a letter over the size cap keeps."""
@@ -24,6 +24,7 @@ _CAPPED_HEADER_CHARS = 500
 _KOMBU: Any = kombu_json
 _ENCODER: Any = kombu_json.JSONEncoder()
 
+_OF_STRANGERS = frozenset({"content_type", "content_encoding"})
 _CARRIED = frozenset({str, float, bool})
 """Of these exactly, and of nothing that is derived from them, the JSON text is read as what it was."""
 
@@ -79,7 +80,8 @@ class WireMessage:
         """Return the message of a letter's JSON."""
         given = known_fields(cls, plain)
         given["body"] = base64.b64decode(plain["body"], validate=True)
-        given["degraded"] = tuple(plain["degraded"])
+        # What type of content it is of, a stranger has said.
+        require_types(cls, {name: value for name, value in given.items() if name not in _OF_STRANGERS})
         return cls(**given)
 
     def without_body(self) -> Self:
@@ -151,21 +153,6 @@ def safe_repr(value: object) -> str:
         return repr(value)
     except Exception as error:  # noqa: BLE001  the class is the user's
         return f"<{type(value).__qualname__} whose __repr__ raises {type(error).__name__}>"
-
-
-def known_fields(cls: type, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of a dataclass's fields; fields of a newer minor version are left out."""
-    return {name: plain[name] for name in names_of_fields(cls) if name in plain}
-
-
-def names_of_fields(cls: type) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields; looked up once, for letters are read by the thousand."""
-    return _names_of_fields(cls)
-
-
-@cache
-def _names_of_fields(cls: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cls))
 
 
 def _as_bytes(body: Any) -> bytes:

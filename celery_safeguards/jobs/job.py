@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 
 from celery_safeguards.errors import ConfigurationError, SafeguardsError
 from celery_safeguards.jobs.tempo import Tempo
+from celery_safeguards.stored_types import known_fields, names_of_fields, require_types
 
 JobStatus = Literal["running", "paused", "stopped", "cancelled", "done"]
 STATUSES: tuple[JobStatus, ...] = ("running", "paused", "stopped", "cancelled", "done")
@@ -251,15 +252,19 @@ class ReplayJob:
         """
         try:
             plain = json.loads(text)
-            given = {each.name: plain[each.name] for each in fields(cls) if each.name in plain}
-            given["tally"] = Tally(**{each.name: plain["tally"][each.name] for each in fields(Tally)})
-            given["tempo"] = Tempo(**plain.get("tempo", {}))
+            given = known_fields(cls, plain)
+            tally, tempo = {each: plain["tally"][each] for each in names_of_fields(Tally)}, plain.get("tempo", {})
+            require_types(Tally, tally)
+            require_types(Tempo, tempo)
+            given |= {"tally": Tally(**tally), "tempo": Tempo(**tempo)}
+            require_types(cls, given)
             given["unsure"] = tuple(plain.get("unsure", ()))
-            given["on_their_way"] = {id_: tuple(times) for id_, times in plain["on_their_way"].items()}
+            on_their_way = plain["on_their_way"]
+            given["on_their_way"] = dict(zip(on_their_way, map(tuple, on_their_way.values()), strict=True))
             if plain["status"] not in STATUSES:
                 raise JobUnreadable(f"status {plain['status']!r} is none of {', '.join(STATUSES)}")
             return cls(**given)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, JobUnreadable):
                 raise
             raise JobUnreadable(f"this is no job: {type(error).__name__}: {error}") from error

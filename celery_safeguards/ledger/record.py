@@ -24,6 +24,7 @@ from typing import Any
 
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.printable import clean
+from celery_safeguards.stored_types import require_types
 
 FORMAT = 1
 
@@ -201,8 +202,10 @@ def body_of(changed_fields: Mapping[str, Any]) -> str:
 
 def _known(stored: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in stored.items() if name in _KNOWN}
-    for name in _READ.keys() & known.keys():
-        known[name] = _READ[name](known[name])
+    require_types(Record, known)
+    for name, read in _READ.items():
+        if name in known:
+            known[name] = read(known[name])
     return known
 
 

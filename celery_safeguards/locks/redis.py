@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from celery_safeguards._redis import Client, Keys, Script
 from celery_safeguards.clock import to_us
-from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, LockState, Waiting, lost
+from celery_safeguards.locks.store import Grant, HeldLock, LockAsk, LockState, Waiting, lost, read_holder
 
 HEARD_SECONDS = 2.5
 """For how long after its last question an acquisition counts as waiting."""
@@ -88,7 +88,7 @@ class RedisLockStore:
         for owner, text in pairs:
             since, heard_until, _, holder = text.split(" ", 3)
             if int(heard_until) >= now_us:
-                found.append(Waiting(owner=owner, since_us=int(since), holder=json.loads(holder)))
+                found.append(Waiting(owner=owner, since_us=int(since), holder=read_holder(holder)))
         return sorted(found, key=lambda each: each.since_us)
 
     def names(self) -> Iterator[str]:
@@ -133,5 +133,5 @@ def state_of(name: str, text: str) -> LockState:
         since_us=int(since),
         reserved_for="" if reserved_for == "-" else reserved_for,
         reserved_until_us=int(reserved_until),
-        holder=json.loads(holder),
+        holder=read_holder(holder),
     )

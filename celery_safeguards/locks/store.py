@@ -15,14 +15,20 @@ seconds, and tells them. Who must take it together with a claim has it only kept
 that died is woken by the end of its lease.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from celery_safeguards.errors import LockLost
+from celery_safeguards.errors import LockLost, StoreUnavailable
+from celery_safeguards.printable import clean
 
 GIVEN_SECONDS = 2.0
 """The lease of a lock that is given to who waits, and for how long one is kept: who died waiting bars no longer."""
+
+
+class LockUnreadable(StoreUnavailable):
+    """Raised when a stored lock is damaged: nobody knows who has it, and whoever asks for it is put off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +204,23 @@ class LockStore(Protocol):
     def names(self) -> Iterator[str]:
         """Iterate over the stored names of locks that were used within a day, in no order."""
         ...
+
+
+def read_holder(text: str) -> Mapping[str, Any]:
+    """
+    Return who holds a lock or waits for it, as `LockAsk.holder` was stored.
+
+    Raises:
+        LockUnreadable: it is damaged.
+
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LockUnreadable(f"the lock is damaged: {type(error).__name__}: {clean(error, 200)}") from error
+    if not isinstance(found, dict):
+        raise LockUnreadable(f"the lock is damaged: who holds it cannot be of type {type(found).__name__}")
+    return found
 
 
 def lost(held: HeldLock, found: LockState | None) -> LockLost:

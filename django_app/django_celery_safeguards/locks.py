@@ -1,6 +1,5 @@
 """Locks in the project's database: the rules that all stores share, on rows; how who waits is woken is in `waking`."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -88,7 +87,7 @@ class OrmLockStore(LockRules):
         """See `LockStore.names`."""
         house, table = self.house, self.house.tables.locks
         select = (
-            f"SELECT {table.list(('id', 'body'))} FROM {table.name} WHERE {table.are(['namespace'])} "
+            f"SELECT {table.list(('id', 'body', 'name'))} FROM {table.name} WHERE {table.are(['namespace'])} "
             f"AND {table.list(['used_us'])} > {house.dialect.now_us} - {_DAY_US} AND {table.list(['id'])} > %s "
             f"ORDER BY {table.list(['id'])} LIMIT {_NAMES_A_TRIP}"
         )
@@ -103,7 +102,7 @@ class OrmLockStore(LockRules):
         after = ""
         while found := page(after):
             after = found[-1][0]
-            yield from (json.loads(body)["name"] for _, body in found)
+            yield from (rows.lock_name(body, name) for _, body, name in found)
 
     def _stop_listening(self, ask: LockAsk) -> None:
         if waking.can_listen(self.house.connection):

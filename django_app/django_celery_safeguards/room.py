@@ -22,6 +22,7 @@ from django_celery_safeguards.waking import Word
 
 _MANY = 500
 _FORGOTTEN_US = 10_000_000
+_HEARD = rows.PLACE.index("heard_us")
 """Who was not heard for so long has lost its place, and its row with it."""
 
 
@@ -149,9 +150,11 @@ class OrmRoom:
         if lock_id not in self._lines:
             table, heard_us = self._house.tables.waiters, self.view.now_us - _FORGOTTEN_US
             self._cursor.execute(table.select(rows.PLACE, by=("lock_id",)), [lock_id])
-            places = [rows.place_of(row) for row in self._cursor.fetchall()]
-            self._lines[lock_id] = {place.owner: place for place in places if place.heard_us >= heard_us}
-            if len(places) > len(self._lines[lock_id]):
+            found = self._cursor.fetchall()
+            # A damaged one of somebody who has left would else bar the lock for ever.
+            places = [rows.place_of(row) for row in found if row[_HEARD] >= heard_us]
+            self._lines[lock_id] = {place.owner: place for place in places}
+            if len(found) > len(places):
                 forget = f"{table.delete(by=('lock_id',))} AND {table.list(['heard_us'])} < %s"
                 self._cursor.execute(forget, [lock_id, heard_us])
         return self._lines[lock_id]

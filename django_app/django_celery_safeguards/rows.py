@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.ledger import record
 from celery_safeguards.ledger.record import Record, RecordUnreadable
 from celery_safeguards.locks.rules import Place
-from celery_safeguards.locks.store import LockState
+from celery_safeguards.locks.store import LockState, LockUnreadable, read_holder
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.sql import row_id, shown
 
@@ -77,10 +78,28 @@ def lock_row(state: LockState) -> list[Any]:
 
 
 def lock_of(row: Sequence[Any]) -> LockState:
-    """Return a lock from the values of `LOCK`."""
+    """
+    Return a lock from the values of `LOCK`.
+
+    Raises:
+        LockUnreadable: it is damaged.
+
+    """
     *values, body = row
-    given = json.loads(body)
-    return LockState(name=given["name"], holder=given["holder"], **dict(zip(LOCK[:-1], values, strict=True)))
+    given = read_holder(body)
+    name, holder = given.get("name"), given.get("holder")
+    if not isinstance(name, str) or not isinstance(holder, dict):
+        raise LockUnreadable("the lock is damaged: it has no name, or does not say who holds it")
+    return LockState(name=name, holder=holder, **dict(zip(LOCK[:-1], values, strict=True)))
+
+
+def lock_name(body: str, shown_name: str) -> str:
+    """Return the name that a lock's body holds; of one that is damaged the name that is shown, which may be cut."""
+    with suppress(LockUnreadable):
+        name = read_holder(body).get("name")
+        if isinstance(name, str):
+            return name
+    return shown_name
 
 
 def place_row(place: Place) -> list[Any]:
@@ -89,6 +108,13 @@ def place_row(place: Place) -> list[Any]:
 
 
 def place_of(row: Sequence[Any]) -> Place:
-    """Return a place in the line from the values of `PLACE`."""
-    owner, since_us, heard_us, is_kept, holder = row
-    return Place(owner=owner, since_us=since_us, heard_us=heard_us, is_kept=bool(is_kept), holder=json.loads(holder))
+    """
+    Return a place in the line from the values of `PLACE`.
+
+    Raises:
+        LockUnreadable: it is damaged.
+
+    """
+    owner, since_us, heard_us, is_kept, text = row
+    holder = read_holder(text)
+    return Place(owner=owner, since_us=since_us, heard_us=heard_us, is_kept=bool(is_kept), holder=holder)

@@ -23,6 +23,7 @@ from celery_safeguards.deadletter.retention import is_forgotten
 from celery_safeguards.deadletter.store import GroupPage
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.stored_types import require_types
 
 _READ = Script.of("deadletter/redis/read_fields.lua")
 _CHANGE = Script.of("deadletter/redis/change_group.lua")
@@ -114,28 +115,30 @@ def _group(fingerprint: str, fields: dict[str, str]) -> LetterGroup:
         task, kind, error_type, sample, sample_letter_id = loads(fields["head"])
         assignee, note, history = loads(fields["desk"]) if "desk" in fields else ("", "", [])
         counts = {state: int(fields.get(f"letters:{state}", 0)) for state in STATES}
-        return LetterGroup(
-            fingerprint=fingerprint,
-            task=task,
-            kind=FailureKind(kind),
-            error_type=error_type,
-            sample=sample,
-            sample_letter_id=sample_letter_id,
-            first_failed_seconds=float(fields["first"]),
-            last_failed_seconds=float(fields["last"]),
-            failures=int(fields.get("failures", 0)),
-            counts={state: count for state, count in counts.items() if count},
-            hours={int(name.removeprefix(_HOUR)): int(n) for name, n in fields.items() if name.startswith(_HOUR)},
-            first_release=fields.get("first_release", ""),
-            releases=in_order(_release(name, text) for name, text in fields.items() if name.startswith(_RELEASE)),
-            status=status_of(fields.get("status", "open")),
-            reopened_seconds=float(fields["reopened"]) if "reopened" in fields else None,
-            reopened_release=fields.get("reopened_release", ""),
-            assignee=assignee,
-            note=note,
-            history=history_of(history),
-        )
-    except (ValueError, TypeError, KeyError) as error:
+        given = {
+            "fingerprint": fingerprint,
+            "task": task,
+            "kind": FailureKind(kind),
+            "error_type": error_type,
+            "sample": sample,
+            "sample_letter_id": sample_letter_id,
+            "first_failed_seconds": float(fields["first"]),
+            "last_failed_seconds": float(fields["last"]),
+            "failures": int(fields.get("failures", 0)),
+            "counts": {state: count for state, count in counts.items() if count},
+            "hours": {int(name.removeprefix(_HOUR)): int(n) for name, n in fields.items() if name.startswith(_HOUR)},
+            "first_release": fields.get("first_release", ""),
+            "releases": in_order(_release(name, text) for name, text in fields.items() if name.startswith(_RELEASE)),
+            "status": status_of(fields.get("status", "open")),
+            "reopened_seconds": float(fields["reopened"]) if "reopened" in fields else None,
+            "reopened_release": fields.get("reopened_release", ""),
+            "assignee": assignee,
+            "note": note,
+            "history": history_of(history),
+        }
+        require_types(LetterGroup, given)
+        return LetterGroup(**given)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LetterUnreadable(f"group {fingerprint} cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -177,6 +177,21 @@ def test_nothing_of_a_holder_reaches_the_terminal_raw(cli, held, app):
         assert [line for line in output.splitlines() if line.startswith("SECOND LINE")] == []
 
 
+def test_damaged_lock_hides_no_other_from_the_list(cli, held, redis_client, namespace):
+    """One key that was overwritten must not take the list away in the night in which it is needed."""
+    held()
+    held("order:8")
+    key = Keys(namespace).lock("order:8")
+    head = redis_client.get(key).partition("\n")[0]
+    redis_client.set(key, f"{head}\n5")
+
+    listed, shown = cli("locks", "list"), cli("locks", "show", "order:8")
+
+    assert "order:7" in listed.stdout
+    assert "lock order:8 cannot be read: the lock is damaged" in listed.output
+    assert "the lock is damaged" in shown.output
+
+
 # --- release
 
 

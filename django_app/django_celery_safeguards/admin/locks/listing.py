@@ -7,8 +7,9 @@ from django.contrib import admin
 from django.utils.safestring import SafeString
 
 from celery_safeguards.locks.shown import who as in_words
+from celery_safeguards.locks.store import LockUnreadable
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin.locks.release import ReleasesLocks, body_of
+from django_celery_safeguards.admin.locks.release import ReleasesLocks, body_of, holder_of
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.pages.shown import shown_store
@@ -55,7 +56,7 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
     @admin.display(description="owner")
     def who(self, obj: Any) -> str:
         """Who holds it, or held it last."""
-        return presenting.short(_in_words(body_of(obj).get("holder")))
+        return presenting.short(_in_words(holder_of(obj)))
 
     @admin.display(description="lease")
     def lease(self, obj: Any) -> str:
@@ -75,7 +76,7 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
     @admin.display(description="held by, or held last by")
     def holder(self, obj: Any) -> SafeString | str:
         """As it named itself."""
-        given = body_of(obj).get("holder") or {}
+        given = holder_of(obj)
         named = [(name.replace("_", " "), given.get(name)) for name in ("task", "task_id", "worker", "host", "pid")]
         rows = [*named, ("owner", obj.owner or "nobody"), ("fence", obj.fence)]
         return presenting.pairs([(name, value) for name, value in rows if value])
@@ -101,13 +102,8 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
     def line(self, obj: Any) -> SafeString | str:
         """Who waits, the longest first."""
         rows = LockWaiter.objects.using(obj._state.db).filter(lock_id=obj.pk).order_by("since_us")  # noqa: SLF001
-        places = [place_of(row) for row in rows.values_list(*PLACE)]
-        shown = [(_in_words(each.holder), presenting.moment(each.heard_us)) for each in places]
-        return (
-            presenting.pairs([(who, presenting.joined("last heard ", heard)) for who, heard in shown])
-            if shown
-            else "nobody"
-        )
+        shown = [_in_line(row) for row in rows.values_list(*PLACE)]
+        return presenting.pairs(shown) if shown else "nobody"
 
     @admin.display(description="release")
     def release(self, obj: Any) -> str:
@@ -120,5 +116,13 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
         )
 
 
-def _in_words(holder: Any) -> str:
-    return in_words(holder) if isinstance(holder, dict) and holder else "nobody"
+def _in_line(row: Sequence[Any]) -> tuple[str, SafeString]:
+    heard = presenting.joined("last heard ", presenting.moment(row[PLACE.index("heard_us")]))
+    try:
+        return _in_words(place_of(row).holder), heard
+    except LockUnreadable:
+        return presenting.DAMAGED, heard
+
+
+def _in_words(holder: Mapping[str, Any]) -> str:
+    return in_words(holder) if holder else "nobody"

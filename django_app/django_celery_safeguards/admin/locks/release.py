@@ -154,6 +154,12 @@ def body_of(row: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def holder_of(row: Any) -> dict[str, Any]:
+    """Return who holds a lock, or held it last, as its row says; nothing, if that is damaged."""
+    found = body_of(row).get("holder")
+    return found if isinstance(found, dict) else {}
+
+
 def name_of(row: Any) -> str | None:
     """Return a lock's exact name, by which the store knows it; None: it cannot be read."""
     body = body_of(row)
