@@ -1,6 +1,7 @@
 """`dead archive` and `dead restore`: letters put away and brought back, with a result for each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -43,12 +44,18 @@ def archive(
 @_ids
 @click.option("--group", "fingerprint", metavar="GROUP", help="The letters of this group that are archived.")
 @by_whom
+@click.option("--reason", default="", help="Why, for the letters' histories; of several letters it is required.")
 @as_json
 @click.pass_context
-def restore(ctx: click.Context, *, letter_ids: Sequence[str], fingerprint: str | None, who: str, as_json: bool) -> None:
+def restore(
+    ctx: click.Context, *, letter_ids: Sequence[str], fingerprint: str | None, who: str, reason: str, as_json: bool
+) -> None:
     """Bring archived letters back to where each was; exits with 0 if every one came back, else with 1."""
+    if (fingerprint is not None or len(letter_ids) > 1) and not reason.strip():
+        raise click.UsageError("give --reason: it goes into the letters' histories")
     store = Wiring.of(ctx.obj.app).letters
-    _each(ctx, letter_ids, fingerprint, "archived", lambda ids: store.restore(ids, who), as_json=as_json)
+    step = partial(store.restore, who=who, reason=reason)
+    _each(ctx, letter_ids, fingerprint, "archived", step, as_json=as_json)
 
 
 def _each(

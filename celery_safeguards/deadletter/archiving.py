@@ -40,15 +40,16 @@ def archiving(who: str, reason: str, at_seconds: float | None) -> Change:
     return change
 
 
-def restoring(who: str, at_seconds: float | None) -> Change:
-    """Bring an archived letter back."""
+def restoring(who: str, reason: str, at_seconds: float | None) -> Change:
+    """Bring an archived letter back; the reason may be empty."""
     if not who.strip():
         raise ConfigurationError(f"who={who!r}: a letter is restored under a name")
 
     def change(stored: Letter) -> Letter:
         require_state(stored, "archived")
         back = stored.work_state
-        entry = HistoryEntry(at_seconds=or_now(at_seconds), what="restored", who=who, detail=f"to {back}")
+        detail = f"to {back}: {reason}" if reason.strip() else f"to {back}"
+        entry = HistoryEntry(at_seconds=or_now(at_seconds), what="restored", who=who, detail=detail)
         return replace(stored.noted(entry), state=back, archived_from=None)
 
     return change

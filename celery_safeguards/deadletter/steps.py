@@ -74,10 +74,10 @@ class LetterSteps(ABC):
         return self._each_found(dict.fromkeys(letter_ids, archiving.archiving(who, reason, at_seconds)))
 
     def restore(
-        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None
+        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None, *, reason: str = ""
     ) -> Mapping[str, Letter | SafeguardsError]:
         """See `LetterStore.restore`."""
-        return self._each_found(dict.fromkeys(letter_ids, archiving.restoring(who, at_seconds)))
+        return self._each_found(dict.fromkeys(letter_ids, archiving.restoring(who, reason, at_seconds)))
 
     def begin_replay(
         self, letter_id: str, new_task_id: str, who: str, at_seconds: float, notes: Sequence[HistoryEntry] = ()

@@ -298,10 +298,10 @@ class LetterStore(Protocol):
         ...
 
     def restore(
-        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None
+        self, letter_ids: Sequence[str], who: str, at_seconds: float | None = None, *, reason: str = ""
     ) -> Mapping[str, Letter | SafeguardsError]:
         """
-        Bring archived letters back to where each was when it was put away.
+        Bring archived letters back to where each was when it was put away; the reason is kept in their histories.
 
         Returns:
             As `archive`; `LetterNotOpen`: it is not archived.

@@ -237,7 +237,7 @@ def _prepare(app: Any, letter_id: str, who: str, reason: str, erased: Erased) ->
     wiring = Wiring.of(app)
     letter = wiring.letters.get(letter_id)
     if letter is not None and letter.state == "archived":
-        wiring.letters.restore([letter_id], who)
+        wiring.letters.restore([letter_id], who, reason=reason)
         letter = wiring.letters.get(letter_id)
     if letter is None or letter.erased:
         return False

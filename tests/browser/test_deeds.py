@@ -192,8 +192,7 @@ def test_several_letters_need_a_reason(desk, deed, became):
     assert [desk.letter(letter).state for letter in letters] == [became, became]
     ours = {letter.id for letter in letters}
     assert all(what.endswith("Reason: the bank is back") for _, which, what in desk.log() if which in ours)
-    if deed == "replay":
-        assert all("the bank is back" in str(desk.letter(letter).history) for letter in letters)
+    assert all("the bank is back" in str(desk.letter(letter).history) for letter in letters)
 
 
 def test_page_that_asks_says_no_for_a_reason_and_never_yes_beside_it(desk):

@@ -39,6 +39,14 @@ class LetterArchiveContract:
         assert back == store.get("l-1") == before.noted(said[0]).noted(said[1])
         assert {state: 1} == store.get_group(GROUP).counts
 
+    def test_why_a_letter_is_brought_back_is_kept(self, store):
+        """The next one who wonders looks at the letter, and not at the log of an admin that they may not see."""
+        bring_to(store, "archived")
+
+        back = store.restore(["l-1"], "bob", NOON + 300, reason="the bank is back")["l-1"]
+
+        assert "to open: the bank is back" == back.history[-1].detail == store.get("l-1").history[-1].detail
+
     def test_a_letter_that_is_being_replayed_is_not_put_away(self, store):
         """Its message is about to leave, and the mark that it has left would find another state."""
         bring_to(store, "replaying")

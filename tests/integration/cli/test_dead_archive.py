@@ -26,7 +26,7 @@ def test_archived_letters_are_in_no_list_unasked_and_come_back(cli, app, bury):
     archived = archive(cli, "one", "two")
     listed = [cli("dead", "list", *words) for words in ([], ["--state", "archived"], ["--find", "two"])]
     shown = cli("dead", "show", "one").stdout
-    restored = cli("dead", "restore", "two", "--by", "bob", "--json")
+    restored = cli("dead", "restore", "two", "--by", "bob", "--reason", "it is wanted", "--json")
 
     assert (archived.exit_code, archived.stdout.splitlines()) == (0, ["one  archived", "two  archived"])
     assert [["one" in each.stdout, "two" in each.stdout] for each in listed] == [
@@ -45,7 +45,7 @@ def test_archived_letters_are_in_no_list_unasked_and_come_back(cli, app, bury):
     history = Wiring.of(app).letters.get("two").history
     assert [(entry.what, entry.who, entry.detail) for entry in history] == [
         ("archived", "ann", "of last year"),
-        ("restored", "bob", "to open"),
+        ("restored", "bob", "to open: it is wanted"),
     ]
 
 
@@ -78,7 +78,7 @@ def test_group_is_archived_and_comes_back(cli, app, bury):
     archived = archive(cli, "--group", group)
     away = set(states(app, *names))
     again = archive(cli, "--group", group)
-    restored = cli("dead", "restore", "--group", group, "--by", "ann")
+    restored = cli("dead", "restore", "--group", group, "--by", "ann", "--reason", "it is back")
 
     assert (archived.exit_code, archived.stderr.strip(), away) == (0, "202 of 202 letters", {"archived"})
     assert (again.exit_code, again.stderr.strip()) == (1, "no letters")
@@ -96,6 +96,7 @@ def test_group_is_archived_and_comes_back(cli, app, bury):
         ["archive", "one", "--by", "ann", "--reason", " "],
         ["restore", "--by", "ann"],
         ["restore", "one", "--by", ""],
+        ["restore", "one", "--by", "", "--reason", "wanted"],
     ],
 )
 def test_words_that_make_no_sense_change_nothing(cli, app, bury, words):
@@ -103,6 +104,22 @@ def test_words_that_make_no_sense_change_nothing(cli, app, bury, words):
 
     assert cli("dead", *words).exit_code == 2
     assert states(app, "one") == ["open"]
+
+
+@pytest.mark.parametrize("words", [["one", "two"], ["one", "two", "--reason", " "], ["--group", "{group}"]])
+def test_several_letters_are_restored_for_a_reason_alone(cli, app, bury, words):
+    """A hundred letters were back in the night, and nobody knows why; of one its name is enough."""
+    group = {bury(name).fingerprint for name in ("one", "two")}.pop()
+    archive(cli, "one", "two")
+
+    refused = cli("dead", "restore", *(word.format(group=group) for word in words), "--by", "ann")
+    left = states(app, "one", "two")
+    single = cli("dead", "restore", "one", "--by", "ann")
+
+    assert (refused.exit_code, left) == (2, ["archived", "archived"])
+    assert "give --reason" in refused.output
+    assert single.exit_code == 0
+    assert Wiring.of(app).letters.get("one").history[-1].detail == "to open"
 
 
 def test_archived_letter_is_neither_replayed_nor_discarded_nor_edited(cli, app, bury):

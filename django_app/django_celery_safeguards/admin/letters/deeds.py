@@ -97,7 +97,7 @@ def archive_letter(app: Any, letter_id: str, given: Given) -> Done:
 
 def restore_letter(app: Any, letter_id: str, given: Given) -> Done:
     """Bring a letter back from the archive."""
-    return _moved(app, letter_id, lambda letters: letters.restore([letter_id], given.who))
+    return _moved(app, letter_id, lambda letters: letters.restore([letter_id], given.who, reason=given.reason))
 
 
 def _moved(app: Any, letter_id: str, step: Callable[[Any], Mapping[str, Letter | SafeguardsError]]) -> Done:

@@ -16,14 +16,6 @@ class ReplayForm(ReasonForm):
     field_order = ("may_run_twice", "reason")
 
 
-class RestoreForm(ReasonForm):
-    """Why; the history of a letter says who has restored it and when, and has no place for that."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["reason"].help_text = "For the log of the admin."
-
-
 class DidNotHappenForm(ReasonForm):
     """How it is known that it did not happen."""
 

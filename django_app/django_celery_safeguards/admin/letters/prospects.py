@@ -18,7 +18,7 @@ from django_celery_safeguards.admin.letters.deeds import (
     restore_letter,
     resume_letter,
 )
-from django_celery_safeguards.admin.letters.forms import DidNotHappenForm, HappenedForm, ReplayForm, RestoreForm
+from django_celery_safeguards.admin.letters.forms import DidNotHappenForm, HappenedForm, ReplayForm
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm
 from django_celery_safeguards.admin.pages.letter_rows import outlook_of, reading_of
@@ -155,7 +155,7 @@ RESTORE = Deed(
     question="Bring this work back?",
     will="It is brought back to where it was:",
     asks_why=False,
-    form=RestoreForm,
+    form=ReasonForm,
     run=restore_letter,
 )
 DEEDS = {deed.name: deed for deed in (REPLAY, RESUME, HAPPENED, DID_NOT_HAPPEN, DISCARD, ARCHIVE, RESTORE)}
