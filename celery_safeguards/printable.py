@@ -31,6 +31,11 @@ def when(seconds: float) -> str:
         return f"{seconds} s"
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things, such as `1 letter` or `1,200 letters`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as people say them, such as `45.2 s`, `3 min 20 s` or `1 d 2 h`: the two largest units."""
     if seconds < 59.5:

@@ -11,7 +11,7 @@ from celery_safeguards.cli.text import complain, print_json, say
 from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_A_STEP = 200
@@ -78,7 +78,7 @@ def _each(
     if as_json:
         print_json({"results": results, "done": done, "asked": asked})
     else:
-        complain(f"{done} of {asked} letters" if asked else "no letters")
+        complain(f"{done} of {counted(asked, 'letter')}" if asked else "no letters")
     ctx.exit(Exit.DONE if asked and done == asked else Exit.REFUSED)
 
 

@@ -50,7 +50,7 @@ def erase_data(
         raise click.UsageError("give --reason: it goes into the letters' histories")
     found, done = find(app, wanted), None
     refused = found.refused
-    counts = {"letters": found.letters, "keys": len(found.records)}
+    counts = {"letters": found.letters, "keys": found.keys}
     if not dry_run:
         question = f"Erase {found}? It cannot be undone"
         if not yes and not click.confirm(question, err=True):

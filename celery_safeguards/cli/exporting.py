@@ -20,6 +20,7 @@ from celery_safeguards.cli.narrowing import Narrowed, narrowing
 from celery_safeguards.cli.text import complain, progress
 from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
 from celery_safeguards.pipeline.indexing import shown
+from celery_safeguards.printable import counted
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_A_PAGE = 100
@@ -57,7 +58,7 @@ def export_letters(
             write("".join(lines))
             written += len(lines)
             tell(written)
-    complain(f"{written} letters" if written else "no letters")
+    complain(counted(written, "letter") if written else "no letters")
     ctx.exit(Exit.DONE if written else Exit.REFUSED)
 
 

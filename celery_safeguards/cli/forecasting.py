@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery_safeguards.cli.text import print_fields, print_json, say
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.expecting import IN_WORDS
 from celery_safeguards.replay.many.asking import Asker
 from celery_safeguards.replay.many.choosing import Choice
@@ -29,7 +29,7 @@ def print_forecast(
     answers = {f"{who}: {said.replace('_', ' ')}": count for (who, said), count in found.answers.most_common()}
     print_fields(
         [
-            ("chosen", f"{found.letters} letters: {choice}"),
+            ("chosen", f"{counted(found.letters, 'letter')}: {choice}"),
             *_counted("expected", expected),
             ("would be sent", found.would_be_sent),
             *_counted("", dict(found.notes.most_common())),

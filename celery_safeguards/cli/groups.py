@@ -15,7 +15,7 @@ from celery_safeguards.deadletter.shown.playbook import playbook_of
 from celery_safeguards.deadletter.store import LetterStore
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.pipeline.indexing import indexed, redaction_of
-from celery_safeguards.printable import when
+from celery_safeguards.printable import counted, when
 from celery_safeguards.wiring import Wiring
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -172,7 +172,7 @@ def regroup(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json({"letters": found, "unreadable": unreadable})
     else:
-        complain(f"{found} letters are in their groups and in the index, {unreadable} cannot be read")
+        complain(f"in their groups and in the index: {counted(found, 'letter')}; {unreadable} cannot be read")
 
 
 def sparkline(group: LetterGroup, now_seconds: float) -> str:

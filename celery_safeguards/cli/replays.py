@@ -16,7 +16,7 @@ from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.printable import when
+from celery_safeguards.printable import counted, when
 from celery_safeguards.replay.many.asking import Asker
 from celery_safeguards.replay.many.choosing import ORDERS, Choice, Order, make_job, named
 from celery_safeguards.replay.many.forecasting import foresee
@@ -154,7 +154,7 @@ def start(
         adapts=not steady,
         may_run_twice=yes_it_may_run_twice,
     )
-    if not yes and not _is_agreed(f"Replay {job.total} letters ({job.chosen})?"):
+    if not yes and not _is_agreed(f"Replay {counted(job.total, 'letter')} ({job.chosen})?"):
         _declare(ctx, job.id, "cancelled", who)
         raise click.Abort
     if detach:
@@ -262,7 +262,7 @@ def _declare(ctx: click.Context, job_id: str, status: JobStatus, who: str) -> No
     job = wiring.jobs.change(job_id, declared(status, who, wiring.clock.wall_seconds()))
     if status == "cancelled":
         job = settle(ctx.obj.app, job_id)
-    complain(f"job {job_id} is {job.status}, {job.left} of {job.total} letters left")
+    complain(f"job {job_id} is {job.status}, {job.left} of {counted(job.total, 'letter')} left")
     if status == "cancelled" and not job.settled:
         left_seconds = max(0.0, job.lease_until_seconds - wiring.clock.wall_seconds())
         complain(f"what its runner has begun is known in {left_seconds:.0f} s at the latest: `replays show {job_id}`")
@@ -310,12 +310,12 @@ def _print_job(job: ReplayJob, *, as_json: bool) -> None:
         [
             ("job", job.id),
             ("status", f"{job.status}{f': {job.because}' if job.because else ''}"),
-            ("chosen", f"{job.total} letters: {job.chosen}"),
+            ("chosen", f"{counted(job.total, 'letter')}: {job.chosen}"),
             ("by", f"{job.who}{f': {job.reason}' if job.reason else ''}"),
             ("made", when(job.created_seconds)),
             ("pace", pace),
             *(("", line) for line in slowed),
-            ("canary", f"{job.canary} letters first" if job.canary else None),
+            ("canary", f"{counted(job.canary, 'letter')} first" if job.canary else None),
             ("stops at", f"{job.stop_at} failures" if job.stop_at else None),
             ("dealt with", f"{job.position} of {job.total}"),
             ("sent", tally.sent),

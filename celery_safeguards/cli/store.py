@@ -6,6 +6,7 @@ import click
 
 from celery_safeguards.cli.options import as_json
 from celery_safeguards.cli.text import complain, print_json
+from celery_safeguards.printable import counted
 from celery_safeguards.replay.purging import purge_letters
 from celery_safeguards.wiring import Wiring
 
@@ -74,7 +75,8 @@ def purge(ctx: click.Context, batch: int, as_json: bool) -> None:
         print_json({"namespace": wiring.settings.namespace, **counts})
     rows = "records and locks expire by themselves" if deleted is None else f"{deleted} rows are deleted"
     kept = "" if wiring.settings.letter_retention_seconds else " (letters are kept for ever, as the settings say)"
-    removed = f"{gone.letters} letters and {gone.groups} groups are removed{kept}, and {jobs} replay jobs"
+    letters, groups = counted(gone.letters, "letter"), counted(gone.groups, "group")
+    removed = f"{letters} and {groups} are removed{kept}, and {counted(jobs, 'replay job')}"
     complain(f"namespace {wiring.settings.namespace!r}: {rows}; {removed}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 
 
 def say(line: str = "") -> None:
@@ -43,10 +43,10 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 @contextmanager
-def progress(what: str = "letters") -> Iterator[Callable[[int], None]]:
+def progress(what: str = "letter") -> Iterator[Callable[[int], None]]:
     """Tell a person how many it were so far, where nobody knows how many it will be; no file, and no other program."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return
-    yield lambda count: click.echo(f"\r{count:,} {what}", err=True, nl=False)
+    yield lambda count: click.echo(f"\r{counted(count, what)}", err=True, nl=False)
     click.echo("\r", err=True, nl=False)

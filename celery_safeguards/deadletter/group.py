@@ -36,6 +36,7 @@ from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import ConfigurationError, SafeguardsError
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.printable import counted
 from celery_safeguards.stored_types import known_fields, require_row, require_types
 
 GroupStatus = Literal["open", "acknowledged", "resolved", "muted"]
@@ -260,7 +261,7 @@ def declared(status: GroupStatus, who: str, reason: str, failures_seen: int | No
     def change(group: LetterGroup) -> LetterGroup:
         if failures_seen is not None and group.failures > failures_seen:
             new = group.failures - failures_seen
-            raise GroupHasMoved(f"group {group.fingerprint} has failed {new} times since it was looked at")
+            raise GroupHasMoved(f"group {group.fingerprint} has failed {counted(new, 'time')} since it was looked at")
         return replace(group.noted(at_seconds, status, who, reason), status=status)
 
     return change
@@ -279,7 +280,11 @@ def annotated(note: str, who: str, at_seconds: float) -> GroupChange:
     if len(note) > MOST_NOTE_CHARS:
         raise ConfigurationError(f"a note has at most {MOST_NOTE_CHARS} characters, this one has {len(note)}")
     note = clean_text(note.strip(), MOST_NOTE_CHARS)
-    return lambda group: replace(group.noted(at_seconds, "noted", who, f"was: {group.note}"), note=note)
+
+    def change(group: LetterGroup) -> LetterGroup:
+        return replace(group.noted(at_seconds, "noted", who, f"was: {group.note}" if group.note else ""), note=note)
+
+    return change
 
 
 def without_sample(letter_ids: Container[str]) -> GroupChange:

@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 
 from celery_safeguards.errors import ConfigurationError, SafeguardsError
 from celery_safeguards.jobs.tempo import Tempo
+from celery_safeguards.printable import duration
 from celery_safeguards.stored_types import known_fields, names_of_fields, require_types
 
 JobStatus = Literal["running", "paused", "stopped", "cancelled", "done"]
@@ -285,8 +286,8 @@ def taken(runner: str, now_seconds: float, lease_seconds: float) -> JobChange:
         if job.status != "running":
             raise JobNotOpen(f"job {job.id} is {job.status}{f': {job.because}' if job.because else ''}")
         if job.runner not in {"", runner} and job.lease_until_seconds > now_seconds:
-            left = job.lease_until_seconds - now_seconds
-            raise JobNotOpen(f"job {job.id} is run by {job.runner}, whose lease ends in {left:.0f} s at the latest")
+            left = duration(job.lease_until_seconds - now_seconds)
+            raise JobNotOpen(f"job {job.id} is run by {job.runner}, whose lease ends in {left} at the latest")
         return replace(job, runner=runner, lease_until_seconds=now_seconds + lease_seconds, changed_seconds=now_seconds)
 
     return change

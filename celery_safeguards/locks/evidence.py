@@ -21,6 +21,7 @@ from enum import StrEnum
 
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.locks.store import LockState
+from celery_safeguards.printable import duration
 
 _CLOSE_SECONDS = 2.0
 """A worker tells its age in whole seconds, and two clocks are compared."""
@@ -102,17 +103,17 @@ def evidence_of(state: LockState, found: Found) -> Evidence:
     if found.now_us >= max(state.lease_until_us, found.takeover_from_us):
         # Decisive, whatever else is found: whoever asks for the lock gets it.
         over_seconds = to_seconds(found.now_us - state.lease_until_us)
-        return Evidence((Finding(Shows.DEAD, f"its lease is over since {over_seconds:.1f} s"),))
+        return Evidence((Finding(Shows.DEAD, f"its lease is over since {duration(over_seconds)}"),))
     return Evidence((_of_lease(state, found), _of_process(state, found), *_of_worker(state, found)))
 
 
 def _of_lease(state: LockState, found: Found) -> Finding:
     if state.is_held(found.now_us):
         left_seconds = to_seconds(state.lease_until_us - found.now_us)
-        return Finding(Shows.NOTHING, f"its lease runs for {left_seconds:.1f} s")
+        return Finding(Shows.NOTHING, f"its lease runs for {duration(left_seconds)}")
     left_seconds = to_seconds(found.takeover_from_us - found.now_us)
     why = "the store was away, and its owner may renew it"
-    return Finding(Shows.NOTHING, f"its lease is over, but {why}: wait for {left_seconds:.1f} s")
+    return Finding(Shows.NOTHING, f"its lease is over, but {why}: wait for {duration(left_seconds)}")
 
 
 def _of_process(state: LockState, found: Found) -> Finding:

@@ -31,7 +31,7 @@ from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen
 from celery_safeguards.deadletter.terms import name_term
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.record import State
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.discarding import discard
 from celery_safeguards.wiring import Wiring
 
@@ -86,13 +86,13 @@ class Found:
 
     Attributes:
         last_failed_seconds: of each letter, by its id.
-        records: of keys.
+        records: of keys, and whether one is there, or was of a letter that is.
         refused: why a letter is not erased, by its id.
 
     """
 
     last_failed_seconds: dict[str, float] = field(default_factory=dict)
-    records: dict[RecordKey, None] = field(default_factory=dict)
+    records: dict[RecordKey, bool] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -100,9 +100,17 @@ class Found:
         """How many letters would be erased."""
         return len(self.last_failed_seconds.keys() - self.refused.keys())
 
+    @property
+    def keys(self) -> int:
+        """How many keys may have a record."""
+        return sum(self.records.values())
+
     def __str__(self) -> str:
+        if not self.letters and not self.keys and not self.refused:
+            return "nothing: neither a letter nor a record is there"
         kept = f", and not {len(self.refused)} of them that are refused," if self.refused else ""
-        return f"the content of {self.letters} letters{kept} and the results of at most {len(self.records)} keys"
+        of_keys = f" and the results of at most {counted(self.keys, 'key')}" if self.keys else ""
+        return f"the content of {counted(self.letters, 'letter')}{kept}{of_keys}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +131,8 @@ class Erased:
     refused: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.letters} letters, {self.records} records, {self.samples} samples of groups"
+        samples = "1 sample of a group" if self.samples == 1 else f"{self.samples} samples of groups"
+        return f"{counted(self.letters, 'letter')}, {counted(self.records, 'record')}, {samples}"
 
 
 def find(app: Any, wanted: Wanted) -> Found:
@@ -137,9 +146,11 @@ def find(app: Any, wanted: Wanted) -> Found:
         if why:
             found.refused[letter.id] = why
         if letter.key is not None and letter.scope is not None:
-            found.records[RecordKey(letter.scope, letter.key)] = None
+            found.records[RecordKey(letter.scope, letter.key)] = True
     if wanted.key is not None:
-        found.records |= dict.fromkeys(RecordKey(scope, wanted.key) for scope in scopes_of(app))
+        keys = [RecordKey(scope, wanted.key) for scope in scopes_of(app)]
+        there = wiring.admission.read_many(keys)
+        found.records = {**{each: each in there for each in keys}, **found.records}
     return found
 
 

@@ -112,7 +112,7 @@ def test_failure_that_comes_between_look_and_click_is_shown_first(log_in, desk, 
     refused, status = content(page), desk.group(letters[0]).status
     press(page, "Save")
 
-    assert "has failed 1 times since it was looked at" in refused
+    assert "has failed 1 time since it was looked at" in refused
     assert "4 failures so far" in refused
     assert status == "open"
     assert desk.group(letters[0]).status == "resolved"

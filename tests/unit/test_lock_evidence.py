@@ -58,6 +58,16 @@ def test_sign_of_life_outweighs_a_pid_that_cannot_be_found():
     assert not evidence.is_dead
 
 
+@pytest.mark.parametrize(
+    ("left_seconds", "said"), [(20, "its lease runs for 20 s"), (2952.5, "its lease runs for 49 min 12 s")]
+)
+def test_lease_that_runs_is_told_as_people_say_it(left_seconds, said):
+    """Whoever waits for it wants to know whether there is time for a coffee."""
+    held = replace(HELD, lease_until_us=NOW + int(left_seconds * SECOND))
+
+    assert said == evidence_of(held, FOUND).findings[0].text
+
+
 def test_lease_that_is_over_is_enough():
     """Whoever asks for such a lock gets it: an operator must not be refused what any task is given."""
     lapsed = replace(HELD, lease_until_us=NOW - 5 * SECOND)
@@ -65,7 +75,7 @@ def test_lease_that_is_over_is_enough():
     evidence = evidence_of(lapsed, FOUND)
 
     assert evidence.is_dead
-    assert [each.text for each in evidence.findings] == ["its lease is over since 5.0 s"]
+    assert [each.text for each in evidence.findings] == ["its lease is over since 5 s"]
 
 
 def test_lease_that_ended_while_the_store_was_away_shows_nothing():
@@ -75,4 +85,4 @@ def test_lease_that_ended_while_the_store_was_away_shows_nothing():
     evidence = evidence_of(lapsed, replace(FOUND, takeover_from_us=NOW + 7 * SECOND))
 
     assert not evidence.is_dead
-    assert "wait for 7.0 s" in evidence.findings[0].text
+    assert "wait for 7 s" in evidence.findings[0].text

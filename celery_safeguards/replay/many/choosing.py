@@ -45,7 +45,7 @@ class Choice:
 
     def __str__(self) -> str:
         if self.letter_ids is not None:
-            return f"{len(self.letter_ids)} letters by their ids"
+            return "chosen by its id" if len(self.letter_ids) == 1 else "chosen by their ids"
         given = (("group", self.fingerprint), ("task", self.task), ("kind", self.kind))
         said = ", ".join(f"{name} {value}" for name, value in given if value)
         return f"open letters of {said}" if said else "all open letters"

@@ -36,6 +36,7 @@ from celery_safeguards.jobs.job import (
     taken,
 )
 from celery_safeguards.jobs.tempo import Tempo, least_share
+from celery_safeguards.printable import counted
 from celery_safeguards.replay.many.answers import look_at
 from celery_safeguards.replay.many.batch import MOST_UNWRITTEN, send_batch
 from celery_safeguards.replay.many.pace import Pace
@@ -317,7 +318,7 @@ class _Runner:
 def _why_stop(job: ReplayJob, step: _Step) -> str:
     so_far = job.tally + step.tally
     if job.stop_at and so_far.failed_again >= job.stop_at:
-        return f"{so_far.failed_again} letters have failed again"
+        return f"{counted(so_far.failed_again, 'letter')} failed again"
     bad = so_far.failed_again + so_far.unanswered
     if job.canary and bad and so_far.sent <= job.canary and not step.on_their_way:
         return f"of {so_far.sent} canaries {so_far.failed_again} failed again, {so_far.unanswered} gave no answer"

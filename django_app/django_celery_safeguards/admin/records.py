@@ -11,7 +11,7 @@ from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.clock import to_us
 from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.pipeline.indexing import shown_failure
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.filters import RecordStateFilter, ScopeFilter
@@ -156,7 +156,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         record = _read(obj)
         possible = "an outside effect is possible" if record.effect_possible else "no outside effect is open"
         asked: list[tuple[str, object]] = (
-            [("verify had no clear answer", f"{record.asked} times")] if record.asked else []
+            [("verify had no clear answer", counted(record.asked, "time"))] if record.asked else []
         )
         return presenting.pairs(
             [("last attempt", possible), ("in doubt since", presenting.moment(record.doubt_us)), *asked]
@@ -179,7 +179,9 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         if record.state is not State.DONE:
             return "none yet"
         sent = presenting.lines(record.continued_by)
-        unsent = [("published, not known to be sent", f"{len(record.publishes)} messages")] if record.publishes else []
+        unsent = (
+            [("published, not known to be sent", counted(len(record.publishes), "message"))] if record.publishes else []
+        )
         result = record.result_form.value.replace("_", " ")
         return presenting.pairs([("result", result), ("followed up for", sent), *unsent])
 

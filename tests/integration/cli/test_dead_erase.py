@@ -76,6 +76,18 @@ def test_dry_run_counts_and_changes_nothing(cli, app):
     assert not is_erased(app, "one")
 
 
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_dry_run_of_an_unknown_key_says_that_there_is_nothing(cli, words):
+    """ "At most 3 keys" of a key with a slip in it was taken for a find."""
+    shown = cli("dead", "erase", "--key", "mail:nobody", "--dry-run", *words)
+
+    assert shown.exit_code == 0
+    if words:
+        assert ({"letters": 0, "keys": 0}) == {name: json.loads(shown.stdout)[name] for name in ("letters", "keys")}
+    else:
+        assert "would erase nothing: neither a letter nor a record is there" in shown.stdout
+
+
 @pytest.mark.parametrize(("answer", "is_done"), [("n\n", False), ("", False), ("y\n", True)])
 def test_a_person_is_asked_first(cli, app, answer, is_done):
     done = cli("dead", "erase", "one", *WHY, text=answer)

@@ -107,7 +107,7 @@ def test_file_is_whole_and_its_owners_alone(cli, bury, tmp_path):
 
     done = cli("dead", "export", "--payload", "--output", str(path))
 
-    assert (0, "", "1 letters\n") == (done.exit_code, done.stdout, done.stderr)
+    assert (0, "", "1 letter\n") == (done.exit_code, done.stdout, done.stderr)
     assert ["ünïcode"] == [row["error_message"] for row in rows(path.read_bytes().decode())]
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
     assert ["letters.csv"] == [each.name for each in tmp_path.iterdir()]

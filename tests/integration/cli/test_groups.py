@@ -91,7 +91,7 @@ def test_failure_that_came_after_the_look_is_not_resolved_unseen(cli, bury):
     )
 
     assert said.exit_code == 1
-    assert "has failed 1 times since it was looked at" in said.stderr
+    assert "has failed 1 time since it was looked at" in said.stderr
     document = json.loads(cli("dead", "group", group, "--json").stdout)
     assert ("open", "") == (document["status"], document["note"])
 

@@ -104,9 +104,22 @@ def test_it_asks_before_it_sends(cli, app, bury, answer):
     asked = cli("replays", "start", "--all", "--by", "ann", "--reason", "mended", text=answer)
 
     assert asked.exit_code == 1
-    assert "Replay 1 letters (all open letters)?" in asked.stderr
+    assert "Replay 1 letter (all open letters)?" in asked.stderr
     assert queued(app) == 0
     assert [job["status"] for job in json.loads(cli("replays", "list", "--json").stdout)["jobs"]] == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["one"], "1 letter (chosen by its id)"), (["one", "two"], "2 letters (chosen by their ids)")]
+)
+def test_it_says_once_how_many_letters_were_given(cli, bury, names, said):
+    """ "2 letters: 2 letters by their ids" is read twice, and understood no better."""
+    for name in names:
+        bury(name)
+
+    asked = cli("replays", "start", *names, "--by", "ann", "--reason", "mended", text="n\n")
+
+    assert f"Replay {said}?" in asked.stderr
 
 
 def test_a_dry_run_says_what_would_happen(cli, app, bury):
@@ -174,7 +187,7 @@ def test_a_detached_job_is_paused_resumed_and_run_by_others(cli, app, bury, plai
     run = json.loads(cli("replays", "run", job_id, "--json").stdout)
 
     assert (paused.exit_code, refused.exit_code, resumed.exit_code) == (0, 1, 0)
-    assert f"job {job_id} is paused, 1 of 1 letters left" in paused.stderr
+    assert f"job {job_id} is paused, 1 of 1 letter left" in paused.stderr
     assert "is paused: by bob" in refused.stderr
     assert "ann: fixed" in shown.stdout
     assert (run["status"], run["sent"], queued(app)) == ("done", 1, 1)

@@ -108,7 +108,7 @@ def test_it_stops_at_so_many_failures(shop, clock):
 
     stopped = run_job(shop.app, make_job(shop.app, EVERYTHING, "ann", stop_at=5, at_once=5).id)
 
-    assert (stopped.status, stopped.because) == ("stopped", "5 letters have failed again")
+    assert (stopped.status, stopped.because) == ("stopped", "5 letters failed again")
     assert len(shop.ran) <= 10
     untouched = [letter for letter in letters if not stored(shop, letter).history]
     assert len(untouched) == 40 - len(shop.ran)
@@ -366,7 +366,7 @@ def test_a_second_runner_is_told_who_has_the_job(shop, clock):
     job = make_job(shop.app, EVERYTHING, "ann")
     wiring(shop).jobs.change(job.id, taken("other", clock.wall_seconds(), LEASE_SECONDS))
 
-    with pytest.raises(JobNotOpen, match="run by other, whose lease ends in 60 s"):
+    with pytest.raises(JobNotOpen, match="run by other, whose lease ends in 1 min"):
         run_job(shop.app, job.id)
 
     clock.sleep(LEASE_SECONDS + 1)

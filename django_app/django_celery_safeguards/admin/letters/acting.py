@@ -21,7 +21,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from django_celery_safeguards.admin.letters.deeds import Done, Given
 from django_celery_safeguards.admin.letters.prospects import (
     ARCHIVE,
@@ -233,7 +233,7 @@ def _counted(prospects: Sequence[Prospect]) -> str:
         return "1 letter"
     counts = Counter(each.mark for each in prospects)
     said = ", ".join(f"{counts[mark]} {IN_WORDS[mark]}" for mark in IN_WORDS if counts[mark])
-    return f"{len(prospects)} letters: {said}"
+    return f"{counted(len(prospects), 'letter')}: {said}"
 
 
 def _sentence(done: Done) -> str:

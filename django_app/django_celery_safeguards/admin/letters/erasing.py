@@ -23,7 +23,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.erasing import NOT_COVERED, Erased, Found, Wanted, erase, find
 from django_celery_safeguards.admin.letters.erase_form import SOUGHT, ErasureForm
 from django_celery_safeguards.admin.pages.asking import page_that_asks
@@ -94,7 +94,7 @@ class LetterErasing:
             form.add_error("reason", "Say why, for the histories and the log of the admin.")
             return None
         done = erase(current_app_with_tasks(), wanted, request.user.get_username(), reason)
-        said = f"Erased, {wanted.how}: {done}; {len(done.refused)} letters refused. Reason: {clean(reason)}"
+        said = f"Erased, {wanted.how}: {done}; {counted(len(done.refused), 'letter')} refused. Reason: {clean(reason)}"
         LogEntry.objects.create(
             user_id=request.user.pk,
             content_type=get_content_type_for_model(self.model),

@@ -31,7 +31,7 @@ from django.utils.http import urlencode
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.shown.export import FORMATS, Format, head, line, row_of, unreadable_row
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm, page_that_asks
 from django_celery_safeguards.admin.pages.letter_rows import let_go, reading_of, seen_letter_of
 from django_celery_safeguards.admin.pages.payload import may_see
@@ -198,7 +198,7 @@ class LetterExport:
                 sent += len(lines)
             is_whole = True
         finally:
-            how = f"{sent} letters" if is_whole else f"cut short behind {sent} letters"
+            how = counted(sent, "letter") if is_whole else f"cut short behind {counted(sent, 'letter')}"
             LogEntry.objects.filter(pk=entry_id).update(change_message=f"Export: {how}, {said}")
 
     def _pages_of_export(self: Any, request: Any, sources: Sequence[Source]) -> Iterator[list[Any]]:

@@ -11,7 +11,7 @@ from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
 
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import ReplayJob, declared
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 from django_celery_safeguards.admin.pages.asking import ReasonForm, page_that_asks
@@ -92,7 +92,7 @@ class JobVerbs:
         # What the runner of a cancelled job has begun is known once its lease is over.
         is_to_run = verb.hands_over or (job.status == "cancelled" and not job.settled)
         problem = hand_over_or_say(app, job.id) if is_to_run else ""
-        said = f"{verb.button}: {job.left} of {job.total} letters left"
+        said = f"{verb.button}: {job.left} of {counted(job.total, 'letter')} left"
         self.log_change(request, row, f"{said}{'; ' if problem else ''}{problem}.{because}")
         self.message_user(request, f"{said}.", messages.SUCCESS)
         if problem:

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
+from celery_safeguards.printable import counted
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.filters import JobStatusFilter
 from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
@@ -39,7 +40,7 @@ class ReplayJobAdmin(JobVerbs, StartsReplays, JobPage, ReadOnlyAdmin):
     def chosen_and_who(self, obj: Any) -> SafeString:
         """What was chosen."""
         job = job_of_row(obj)
-        letters = obj.chosen if job is None else f"{job.total} letters: {job.chosen}"
+        letters = obj.chosen if job is None else f"{counted(job.total, 'letter')}: {job.chosen}"
         return presenting.below(letters, f"by {obj.who}")
 
     @admin.display(description="status")

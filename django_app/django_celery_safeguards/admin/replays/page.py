@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from celery_safeguards.clock import to_us
 from celery_safeguards.jobs.job import ReplayJob
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.replays.rows import bar_of, job_of_row, whole_job_of
 from django_celery_safeguards.models import DeadLetter, LetterGroup
@@ -85,7 +85,7 @@ class JobPage:
     def chosen_shown(self, obj: Any) -> SafeString | str:
         """With a link to their group."""
         job = whole_job_of(obj)
-        said = f"{job.total}: {clean(job.chosen)}"
+        said = f"{counted(job.total, 'letter')}: {clean(job.chosen)}"
         if not job.fingerprint:
             return said
         link = presenting.link_to(LetterGroup, row_id(obj.namespace, job.fingerprint), "the group")
@@ -107,8 +107,8 @@ class JobPage:
     def stops_shown(self, obj: Any) -> str:
         """What keeps one incident from becoming a second one."""
         job = whole_job_of(obj)
-        first = f"{job.canary} letters first" if job.canary else "no canaries"
-        stops = f"stops at {job.stop_at} failures" if job.stop_at else "stops at no number of failures"
+        first = f"{counted(job.canary, 'letter')} first" if job.canary else "no canaries"
+        stops = f"stops at {counted(job.stop_at, 'failure')}" if job.stop_at else "stops at no number of failures"
         consent = "; work without a key may run twice" if job.may_run_twice else ""
         return f"{first}; {stops}{consent}"
 

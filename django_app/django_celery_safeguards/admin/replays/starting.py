@@ -21,7 +21,7 @@ from django.utils.http import urlencode
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import JobUnderWay
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.printable import clean
+from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.many.choosing import Choice, make_job, named
 from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, page_that_asks
 from django_celery_safeguards.admin.pages.letter_rows import letter_id_of
@@ -130,9 +130,9 @@ class StartsReplays:
         object_id = row_id(shown_store().namespace, job.id)
         problem = hand_over_or_say(app, job.id)
         row = self.get_object(request, object_id)
-        said = f"Replay of {job.total} letters: {clean(job.chosen, 300)}. Reason: {clean(job.reason, 400)}."
+        said = f"Replay of {counted(job.total, 'letter')}: {clean(job.chosen, 300)}. Reason: {clean(job.reason, 400)}."
         self.log_addition(request, row, said)
-        self.message_user(request, f"Begun: {job.total} letters.", messages.SUCCESS)
+        self.message_user(request, f"Begun: {counted(job.total, 'letter')}.", messages.SUCCESS)
         if problem:
             self.message_user(request, f"{problem}.", messages.ERROR)
         return HttpResponseRedirect(self.url_of("change", object_id))
