@@ -24,6 +24,14 @@ def pytest_configure(config):
         signal.signal(number, _interrupt)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Report what was captured of half a pair of surrogates: it does not come from one process to another as it is."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def _interrupt(number, _frame):
     raise KeyboardInterrupt(f"signal {number}")
 
