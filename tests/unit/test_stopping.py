@@ -6,8 +6,11 @@ import os
 import signal
 
 import pytest
+from celery.exceptions import WorkerShutdown
+from celery.worker import state
 from kombu.asynchronous.hub import Hub
 
+from celery_safeguards.worker import stopping
 from celery_safeguards.worker.stopping import BetweenTurns
 
 NUMBER = signal.SIGQUIT
@@ -26,6 +29,10 @@ class Stage:
 
     def handler(self, number, _frame):
         self.handled.append(number)
+        self.handle()
+
+    def handle(self):
+        """What Celery would do besides."""
 
     def turn(self):
         next(self._loop)
@@ -129,3 +136,22 @@ def test_handler_of_somebody_else_is_left_alone(stage):
     stage.signal()
 
     assert [1] == heard
+
+
+def test_turn_that_hears_of_the_end_is_the_last(stage, monkeypatch):
+    """Else it goes on, and hands what has been fetched to a child that nobody will listen to."""
+    monkeypatch.setattr(state, "should_stop", None)
+    monkeypatch.setattr(stage, "handle", lambda: setattr(state, "should_stop", 0))
+    stage.signal()
+
+    with pytest.raises(WorkerShutdown):
+        stage.turn()
+
+
+def test_child_that_takes_nothing_is_not_waited_for_for_ever(stage, monkeypatch):
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0)
+    stage.writes = [True] * 100
+    stage.signal()
+    stage.turn()
+
+    assert [NUMBER] == stage.handled
