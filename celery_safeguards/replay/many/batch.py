@@ -193,7 +193,8 @@ class _Batch:
         task_ids = {id_: task_id_of(job.id, id_) for id_, look in looks.items() if look.what == "send"}
         notes = notes_of(job.who, now, f"job {job.id}", may_run_twice=job.may_run_twice, reason=job.reason)
         begun = self._letters.begin_replays(task_ids, job.who, now, notes) if task_ids else {}
-        outgoing = {id_: self._message(each, looks[id_]) for id_, each in begun.items() if isinstance(each, Letter)}
+        made = {id_: self._message(each, looks[id_]) for id_, each in begun.items()}
+        outgoing = {id_: each for id_, each in made.items() if isinstance(each, OutgoingMessage)}
         are_out = publish_together(self._app, outgoing.values())
         for each in some:
             if each.letter_id in outgoing:
@@ -201,25 +202,33 @@ class _Batch:
                     publish(self._app, each.letter_id, outgoing[each.letter_id])
                 self.dealt.send(each)
             else:
-                self._deal_with(each, looks[each.letter_id], begun.get(each.letter_id))
+                self._deal_with(each, looks[each.letter_id], made.get(each.letter_id))
 
-    def _deal_with(self, picked: Picked, look: _Look, begun: Letter | SafeguardsError | None) -> None:
-        """Deal with a letter that is not begun now."""
-        if look.what == "skip" or isinstance(begun, LetterNotOpen):
-            self.dealt.skip(look.why or str(begun))
-        elif look.what == "refuse" or isinstance(begun, SafeguardsError):
-            self.dealt.refuse(look.why or str(begun))
+    def _deal_with(self, picked: Picked, look: _Look, error: OutgoingMessage | SafeguardsError | None) -> None:
+        """Deal with a letter that has no message to go out now."""
+        if look.what == "skip" or isinstance(error, LetterNotOpen):
+            self.dealt.skip(look.why or str(error))
+        elif look.what == "refuse" or isinstance(error, SafeguardsError):
+            self.dealt.refuse(look.why or str(error))
         elif look.what == "resume":
             self._resume(picked)
         else:
             self.dealt.send(picked)
 
-    def _message(self, begun: Letter, look: _Look) -> OutgoingMessage:
+    def _message(self, begun: Letter | SafeguardsError, look: _Look) -> OutgoingMessage | SafeguardsError:
+        """Return the message of a letter that has begun, or why it has none."""
+        if isinstance(begun, SafeguardsError):
+            return begun
         if look.message is not None and begun.wire == look.wire:
             return look.message
-        # It has died once more since it was looked at: what it is now is sent.
+        # It has died once more since it was looked at: what it is now is sent, if that can be, and the others are.
         task_id, now = task_id_of(self._job.id, begun.id), self._wiring.clock.wall_seconds()
-        return replay_message(begun, task_id, at_seconds=now)
+        try:
+            message = replay_message(begun, task_id, at_seconds=now)
+            route_of(self._app, message)
+        except ReplayRefused as error:
+            return error
+        return message
 
     def _resume(self, picked: Picked) -> None:
         job = self._job

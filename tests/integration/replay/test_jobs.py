@@ -577,3 +577,28 @@ def test_a_record_of_a_newer_version_keeps_back_its_own_letter_alone(shop, clock
 
     assert (done.status, counted(done)) == ("done", {"sent": 2, "succeeded": 2, "refused": 1})
     assert "newer than" in next(iter(done.tally.reasons))
+
+
+def test_letter_that_dies_again_and_cannot_be_sent_when_it_is_begun_holds_up_no_other(shop, clock, monkeypatch):
+    """All of them have begun by then: what the others are waits for no second runner."""
+    letters = dead(shop, 3)
+    job = make_job(shop.app, EVERYTHING, "ann", reason="the bank is back")
+    store, begin = wiring(shop).letters, wiring(shop).letters.begin_replays
+
+    def begin_after_it_died_again(*given):
+        found = stored(shop, letters[1])
+        store.bury(
+            replace(
+                found,
+                wire=replace(found.wire, delivery_info={"exchange": "gone", "routing_key": "gone"}),
+                task_id="another",
+                burial=found.burial + 1,
+                last_failed_seconds=found.last_failed_seconds + 1,
+            )
+        )
+        return begin(*given)
+
+    monkeypatch.setattr(store, "begin_replays", begin_after_it_died_again)
+    done = run_job(shop.app, job.id)
+
+    assert ("done", {"sent": 2, "refused": 1, "succeeded": 2}) == (done.status, counted(done))
