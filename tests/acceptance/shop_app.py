@@ -142,7 +142,6 @@ def make_app(**changes):
     return app
 
 
-@delivery_ended.connect
 def _on_delivery_ended(sender=None, task_id=None, outcome=None, key=None, **_):
     order_id = sender.request.kwargs["order_id"]
     announce("delivery_ended", task_id=task_id, order_id=order_id, outcome=outcome, key=key)
@@ -150,10 +149,13 @@ def _on_delivery_ended(sender=None, task_id=None, outcome=None, key=None, **_):
         gate("after_settle", order_id=order_id)
 
 
-@task_postrun.connect
 def _on_postrun(task_id=None, kwargs=None, **_):
     gate("before_ack", order_id=kwargs["order_id"], task_id=task_id)
 
 
-# A worker finds its app here; a test imports this module without an environment, and makes its own.
-app = make_app() if NAMESPACE in os.environ else None
+app = None
+# A worker finds its app here; a test imports this module without an environment, and its process hears nothing of it.
+if NAMESPACE in os.environ:
+    app = make_app()
+    delivery_ended.connect(_on_delivery_ended)
+    task_postrun.connect(_on_postrun)

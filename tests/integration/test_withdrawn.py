@@ -44,7 +44,7 @@ def nothing_revoked():
     before = set(state.revoked)
     yield
     state.revoked.clear()
-    state.revoked.update(dict.fromkeys(before))
+    state.revoked.update(before)
 
 
 def past():
