@@ -62,6 +62,9 @@ NASTY = {
         "error_message": clean_text("m" * 5_000_000, MAX_MESSAGE_CHARS),
         "reason": clean_text("<r>" * 1_500_000, MAX_MESSAGE_CHARS),
     },
+    # Kept whole by an app that raised `safeguards_max_traceback_chars`.
+    "5 MB of traceback": {"traceback": "line of a <b>traceback\n" * 227_951},
+    "5 MB on one line": {"traceback": "<i>" * 1_750_000},
     "5 MB of argument": _with_kwargs({"blob": "&" * 5_000_000}),
     "keys": _with_kwargs({f"key-{number}": number for number in range(KEYS)}),
     "headers": {"headers": {"x-huge": "<h>" * 500_000, **{f"x-{number}": "v" for number in range(KEYS)}}},
