@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from celery_safeguards._store_view import StoreView
-from celery_safeguards.admission.gate import Gate, attempt_fields, done_fields, past_fields, settled_fields
+from celery_safeguards.admission.changes import attempt_fields, done_fields, past_fields, settled_fields
+from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.hold import Ending, Hold, Question
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, RecordKey, changed
@@ -241,7 +242,7 @@ class AtomicGate(Gate):
 
     def _begun(self, go: Go) -> Hold:
         record, now_us = self._seen.record, self._seen.now_us
-        change = self._start(record, new_series=go.new_series or record is None)
+        change = self._changes.start(record, new_series=go.new_series or record is None)
         self._start_fields = {name: value for name, value in change.fields.items() if name != "state"}
         last = record or Record(state=State.IN_PROGRESS)
         claim = {"owner": self.arrival.owner, "fence": max(last.fence + 1, now_us), "lost_us": 0, "rev": last.rev + 1}

@@ -11,10 +11,18 @@ from math import inf
 from typing import Any
 
 from celery_safeguards._store_view import StoreView
+from celery_safeguards.admission.changes import (
+    BEGINS,
+    Changes,
+    attempt_fields,
+    done_fields,
+    past_fields,
+    settled_fields,
+)
 from celery_safeguards.admission.hold import Ending, Hold, LockIsHeld, Question
 from celery_safeguards.admission.plan import Plan
 from celery_safeguards.admission.store import AdmissionStore, Change, Continuing
-from celery_safeguards.attempts import FailedAttempt, kept_in_record
+from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.clock import Clock
 from celery_safeguards.errors import LockLost, NotOurs
 from celery_safeguards.ledger.decide import (
@@ -22,12 +30,10 @@ from celery_safeguards.ledger.decide import (
     Ask,
     Bury,
     Go,
-    OnUnknown,
     Resume,
     decide,
     doubt_of,
 )
-from celery_safeguards.ledger.past import past_of
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 
@@ -50,6 +56,7 @@ class Gate:
         self._store = store
         self._plan = plan
         self._clock = clock
+        self._changes = Changes(plan, self.key, arrival)
 
     @property
     def lease_seconds(self) -> float:
@@ -67,7 +74,7 @@ class Gate:
         """
         arrival, asked_at = self.arrival, self._clock.monotonic_seconds()
         unproven = not arrival.seen and arrival.verdict is None
-        first = self._start(None, new_series=True)
+        first = self._changes.start(None, new_series=True)
         lock = self.lock
         answer = self._store.admit(self.key, arrival.owner, first, unproven=unproven, epoch=arrival.epoch, lock=lock)
         if answer.barred is not None:
@@ -85,7 +92,9 @@ class Gate:
 
     def start(self, go: Go, record: Record | None) -> Hold | None:
         """Claim the record for one more start of the body. Raises `LockIsHeld`."""
-        return self._take(record, self._start(record, new_series=go.new_series or record is None), lock=self.lock)
+        return self._take(
+            record, self._changes.start(record, new_series=go.new_series or record is None), lock=self.lock
+        )
 
     def start_held(self, hold: Hold) -> Hold:
         """
@@ -98,7 +107,7 @@ class Gate:
 
         """
         asked_at = self._clock.monotonic_seconds()
-        fresh = self._start(hold.record, new_series=False)
+        fresh = self._changes.start(hold.record, new_series=False)
         lease = {"lease_until_us": self._store.lease_seconds}
         began = {} if hold.record.attempt else BEGINS
         fields = {**fresh.fields, "effect_possible": False, "doubt_us": 0}
@@ -112,7 +121,7 @@ class Gate:
         if ask.new_series or record is None:
             fields |= {"attempt": 0, "lost_starts": 0, "asked": 0}
         fields |= past_fields(record, new_series=ask.new_series)
-        return self._take(record, self._change(record, {**fields, "doubt_us": ask.doubt_us}), lock=self.lock)
+        return self._take(record, self._changes.taking(record, {**fields, "doubt_us": ask.doubt_us}), lock=self.lock)
 
     def hold_to_bury(self, bury: Bury, record: Record | None, burial: Mapping[str, Any]) -> Hold | None:
         """Claim the record for a burial; `burial` holds its letter and failure."""
@@ -125,12 +134,12 @@ class Gate:
             "doubt_us": doubt_of(record) if record else 0,
             **burial,
         }
-        return self._take(record, self._change(record, fields, keep=True))
+        return self._take(record, self._changes.taking(record, fields, keep=True))
 
     def accept(self, record: Record | None, ending: Ending) -> Hold | None:
         """Record as done what a person said has happened."""
         fields = {"asking": False, **done_fields(ending), **past_fields(record, new_series=True)}
-        return self._take(record, self._change(record, fields))
+        return self._take(record, self._changes.taking(record, fields))
 
     def settle_done(self, hold: Hold, ending: Ending, *, continues_seconds: float = 0.0) -> Record:
         """
@@ -272,84 +281,7 @@ class Gate:
         except LockLost as error:
             raise NotOurs(str(error)) from error
 
-    def _start(self, record: Record | None, *, new_series: bool) -> Change:
-        if record is None:
-            # A record that is made here has its defaults already: the usual start sends as little as it can.
-            return self._change(None, {"state": State.IN_PROGRESS, "attempt": 1, "lost_starts": 1}, BEGINS)
-        rerun = self._plan.ledger.on_unknown is OnUnknown.RERUN
-        doubted = record.effect_possible or record.state is State.IN_PROGRESS
-        fields: dict[str, Any] = {
-            "state": State.IN_PROGRESS,
-            "asking": False,
-            "asked": 0,
-            "released": False,
-            "attempt": 1 if new_series else record.attempt + 1,
-            "lost_starts": 1 if new_series else record.lost_starts + 1,
-            # A rerun settles nothing of the doubt that came before it; `verify` and a person's word do.
-            "effect_possible": rerun and doubted and not new_series,
-            **past_fields(record, new_series=new_series),
-        }
-        return self._change(record, fields, BEGINS if new_series else {})
-
-    def _change(
-        self,
-        record: Record | None,
-        fields: Mapping[str, Any],
-        after_seconds: Mapping[str, float] | None = None,
-        *,
-        keep: bool = False,
-    ) -> Change:
-        series = record.series if record else ()
-        if self.arrival.task_id not in series:
-            series = (*series, self.arrival.task_id)
-        fingerprint = (record.fingerprint if record else "") or self.arrival.fingerprint
-        if record is not None and record.released:
-            fingerprint = self.arrival.fingerprint or fingerprint
-        own = {
-            "scope": self.key.scope,
-            "key": self.key.key,
-            "task": self._plan.task_name,
-            "task_id": self.arrival.task_id,
-            "series": series,
-            "fingerprint": fingerprint,
-        }
-        retention = None if keep else self._plan.idempotent.retention_seconds
-        return Change(fields={**own, **fields}, after_seconds=after_seconds or {}, retention_seconds=retention)
-
     def _held(self, record: Record, asked_at: float, view: StoreView, lock: HeldLock | None = None) -> Hold:
         # Counted for no longer than a store that was wiped waits for its owners.
         lock_ends = asked_at + min(lock.ask.lease_seconds, self._store.lease_seconds) if lock else inf
         return Hold(self.key, record, asked_at + self._store.lease_seconds, view.epoch, lock, lock_ends)
-
-
-BEGINS = {"series_began_us": 0.0}
-"""What a new series sets to the store's now."""
-
-
-def done_fields(ending: Ending) -> dict[str, Any]:
-    """Return the fields of a record that is done."""
-    return {
-        "state": State.DONE,
-        "result_form": ending.form,
-        "result": ending.text,
-        "effect_possible": False,
-        "failure": {},
-    }
-
-
-def settled_fields(hold: Hold) -> dict[str, Any]:
-    """Every settled start gives its lost start back; a claim held to ask had none."""
-    lost = hold.record.lost_starts
-    return {"lost_starts": lost if hold.record.asking else max(0, lost - 1)}
-
-
-def attempt_fields(hold: Hold, attempt: FailedAttempt | None) -> dict[str, Any]:
-    """Return what a record keeps of an attempt that has failed."""
-    return {} if attempt is None else {"attempt_history": kept_in_record(hold.record.attempt_history, attempt)}
-
-
-def past_fields(record: Record | None, *, new_series: bool) -> dict[str, Any]:
-    """Return what becomes of a record's history of attempts: gone with its series, or with the start that was lost."""
-    stands = record.attempt_history if record else ()
-    becomes = () if record is None or new_series else past_of(record)
-    return {} if becomes == stands else {"attempt_history": becomes}

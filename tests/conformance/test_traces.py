@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_safeguards.admission.changes import Changes
 from celery_safeguards.admission.gate import Gate
 from celery_safeguards.deadletter.changes import as_buried
 from celery_safeguards.ledger.record import State
@@ -337,11 +338,19 @@ class DeadBeforeTheLetter(Gate):
         return dying
 
 
+class WithoutSeries(Changes):
+    """Each claim begins a series of its own."""
+
+    def taking(self, record, *args, **options):
+        return super().taking(record and replace(record, series=()), *args, **options)
+
+
 class ForgetsItsSeries(Gate):
     """The record keeps the last id only."""
 
-    def _change(self, record, *args, **options):
-        return super()._change(record and replace(record, series=()), *args, **options)
+    def __init__(self, store, plan, key, arrival, clock):
+        super().__init__(store, plan, key, arrival, clock)
+        self._changes = WithoutSeries(plan, self.key, arrival)
 
 
 class KnowsNoReplay(Gate):
