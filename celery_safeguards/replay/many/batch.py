@@ -135,10 +135,13 @@ class _Batch:
 
     def _send_alone(self, picked: Picked, looks: Mapping[str, _Look]) -> None:
         """Send a letter of which no second message may go out: that it is out is written down at once."""
+        sent = len(self.dealt.sent)
         try:
             self._send_some([picked], looks)
         except NotPublished as error:
             raise LeftInDoubt(str(error)) from error
+        if len(self.dealt.sent) == sent:
+            return  # refused: whoever sends it by `resume` must find it replaying
         try:
             task_id = task_id_of(self._job.id, picked.letter_id)
             self._letters.mark_each_replayed({picked.letter_id: task_id}, self._wiring.clock.wall_seconds())

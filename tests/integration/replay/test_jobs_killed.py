@@ -141,6 +141,12 @@ def test_work_without_a_key_that_was_cut_short_is_left_to_a_person(shop, redis_u
     assert max(ran.values()) == 1
     assert len(ran) >= len(letters) - 1
     assert (done.tally.sent, done.tally.refused) == (len(letters) - 1, 1)
+    left = [letter for number, letter in enumerate(letters) if number not in ran]
+    assert {stored(shop, letter).state for letter in left} <= {"replaying"}
+    for letter in left:
+        resume(shop.app, letter.id, "ann", may_run_twice=True)
+        run(shop.app)
+    assert {stored(shop, letter).state for letter in letters} == {"closed"}
 
 
 def test_ids_that_only_their_runner_knows_would_lose_letters(shop, redis_url, namespace, monkeypatch):
