@@ -27,6 +27,7 @@ from kombu.utils import json as kombu_json
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.store import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.ledger.record import RecordUnreadable
 from celery_safeguards.policy import DidNotHappen, Happened, Policy
@@ -106,7 +107,13 @@ def replay(
     if word is not None:
         # A replay that is cut short must find it.
         notes.append(HistoryEntry(at_seconds=now, what=_VERDICT_NOTE, who=who, detail=word))
-    begun = wiring.letters.begin_replay(letter_id, task_id, who, now, notes)
+    try:
+        begun = wiring.letters.begin_replay(letter_id, task_id, who, now, notes)
+    except LetterNotOpen as error:
+        if error.replay_task_id != task_id:
+            raise
+        # The answer to this very step was lost, and it was made again.
+        begun = wiring.letters.resume_replay(letter_id)
     return _publish_and_mark(app, letter_id, replay_message(begun, task_id, verdict, at_seconds=now))
 
 

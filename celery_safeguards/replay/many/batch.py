@@ -209,12 +209,14 @@ class _Batch:
 
     def _deal_with(self, picked: Picked, look: _Look, error: OutgoingMessage | SafeguardsError | None) -> None:
         """Deal with a letter that has no message to go out now."""
-        if look.what == "skip" or isinstance(error, LetterNotOpen):
+        # Begun by this very step, whose answer was lost, or by a runner that had the job before.
+        is_own = isinstance(error, LetterNotOpen) and error.replay_task_id == task_id_of(self._job.id, picked.letter_id)
+        if look.what == "resume" or is_own:
+            self._resume(picked)
+        elif look.what == "skip" or isinstance(error, LetterNotOpen):
             self.dealt.skip(look.why or str(error))
         elif look.what == "refuse" or isinstance(error, SafeguardsError):
             self.dealt.refuse(look.why or str(error))
-        elif look.what == "resume":
-            self._resume(picked)
         else:
             self.dealt.send(picked)
 

@@ -45,6 +45,18 @@ def test_replay_killed_after_publishing_runs_once(shop):
     assert shop.ran == [("charge", {"order_id": 1})]
 
 
+def test_replay_that_was_begun_by_a_step_whose_answer_was_lost_is_sent(shop, monkeypatch):
+    """Made once more, the step finds its own beginning: nobody else has sent it."""
+    letter = die(shop, shop.mail, a=1)
+    begin = Wiring.of(shop.app).letters.begin_replay
+    monkeypatch.setattr(Wiring.of(shop.app).letters, "begin_replay", lambda *given: (begin(*given), begin(*given))[1])
+
+    sent = replay(shop.app, letter.id, "ann")
+
+    assert take(shop.app).headers["id"] == sent.task_id
+    assert stored(shop, letter).state == "replayed"
+
+
 def test_work_without_a_key_is_not_sent_again_unasked(shop):
     """Nothing tells the two messages apart."""
     letter = die(shop, shop.mail, a=1)

@@ -461,6 +461,18 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(shop, clock, monkeypatc
     assert counted(run_job(shop.app, job.id)) == {"sent": 5, "succeeded": 5}
 
 
+def test_letters_that_were_begun_by_a_step_whose_answer_was_lost_are_sent(shop, clock, monkeypatch):
+    """A database is asked once more where its connection ends with the COMMIT: then they have begun already."""
+    letters = dead(shop, 5)
+    begin = wiring(shop).letters.begin_replays
+    monkeypatch.setattr(wiring(shop).letters, "begin_replays", lambda *given: (begin(*given), begin(*given))[1])
+
+    done = run_job(shop.app, make_job(shop.app, EVERYTHING, "ann").id)
+
+    assert counted(done) == {"sent": 5, "succeeded": 5}
+    assert {stored(shop, letter).state for letter in letters} == {"closed"}
+
+
 def test_a_store_that_stays_away_ends_the_runner_and_not_the_job(shop, clock, monkeypatch):
     dead(shop, 5)
     job = make_job(shop.app, EVERYTHING, "ann")
