@@ -239,7 +239,7 @@ class _Batch:
         job = self._job
         try:
             resume(self._app, picked.letter_id, job.who, may_run_twice=job.may_run_twice, reason=f"job {job.id}")
-        except ReplayRefused as error:
+        except (ReplayRefused, RecordUnreadable) as error:
             self.dealt.refuse(str(error))
         except LetterNotOpen:
             self.dealt.send(picked)  # its message was out: its end has come meanwhile

@@ -591,6 +591,21 @@ def test_a_record_of_a_newer_version_keeps_back_its_own_letter_alone(shop, clock
     assert "newer than" in next(iter(done.tally.reasons))
 
 
+def test_a_record_of_a_newer_version_of_a_letter_that_has_begun_holds_up_no_other(shop, clock, redis_client, namespace):
+    """Its runner was killed before it was sent: each next one would end at it, for ever."""
+    letters = dead(shop, 3)
+    job = make_job(shop.app, EVERYTHING, "ann")
+    wiring(shop).letters.begin_replay(letters[1].id, task_id_of(job.id, letters[1].id), "ann", 1.0)
+    key = Keys(namespace).record(letters[1].scope, letters[1].key)
+    head, _, body = redis_client.get(key).partition("\n")
+    redis_client.set(key, f"{FORMAT + 1} {head.partition(' ')[2]}\n{body}")
+
+    done = run_job(shop.app, job.id)
+
+    assert (done.status, counted(done)) == ("done", {"sent": 2, "succeeded": 2, "refused": 1})
+    assert stored(shop, letters[1]).state == "replaying"
+
+
 def test_letter_that_dies_again_and_cannot_be_sent_when_it_is_begun_holds_up_no_other(shop, clock, monkeypatch):
     """All of them have begun by then: what the others are waits for no second runner."""
     letters = dead(shop, 3)
