@@ -115,7 +115,7 @@ OnTheirWay = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A step of a runner: see `ReplayJob`; the tally is of this step."""
+    """A step of a runner: see `ReplayJob`; the tally is of all steps, for a step may be written twice."""
 
     position: int
     tally: Tally
@@ -304,7 +304,7 @@ def advanced(runner: str, now_seconds: float, lease_seconds: float, progress: Pr
         return replace(
             job,
             position=progress.position,
-            tally=job.tally + progress.tally,
+            tally=progress.tally,
             on_their_way=progress.on_their_way,
             tempo=progress.tempo,
             due_seconds=progress.due_seconds,

@@ -182,6 +182,15 @@ class ReplayJobContract:
         assert written.on_their_way == {"l-0": (NOON, NOON + 5)}
         assert written.lease_until_seconds == NOON + 61
 
+    def test_a_step_that_is_written_twice_counts_once(self, jobs):
+        """Its answer was lost, so it is made again; each failure would count double towards the stop."""
+        jobs.create(job(), picked())
+        jobs.change("j-1", taken("r", NOON, LEASE_SECONDS))
+        step = advanced("r", NOON + 1, LEASE_SECONDS, progress(tally=Tally(sent=2, failed_again=1, reasons={"a": 1})))
+
+        assert jobs.change("j-1", step) == jobs.change("j-1", step)
+        assert jobs.get("j-1").tally == Tally(sent=2, failed_again=1, reasons={"a": 1})
+
     def test_a_step_of_a_runner_who_has_lost_the_job_is_refused(self, jobs):
         """It would set the job back to what that runner knew."""
         jobs.create(job(), picked())

@@ -195,7 +195,7 @@ class _Runner:
         step = self._step
         progress = Progress(
             position=step.position,
-            tally=step.tally,
+            tally=self._job.tally + step.tally,
             on_their_way=dict(step.on_their_way),
             tempo=step.tempo,
             due_seconds=self._now() + max(0.0, self._pace.left_seconds),

@@ -461,6 +461,23 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(shop, clock, monkeypatc
     assert counted(run_job(shop.app, job.id)) == {"sent": 5, "succeeded": 5}
 
 
+def test_a_step_whose_answer_was_lost_counts_once(shop, clock, monkeypatch):
+    """Written and written again, five failures would be ten, and stop the job."""
+    dead(shop, 5)
+    job = make_job(shop.app, EVERYTHING, "ann")
+    real, tries = wiring(shop).jobs.change, count()
+
+    def change_and_lose_the_answer(job_id, change):
+        changed = real(job_id, change)
+        if next(tries) == 1:
+            raise StoreUnavailable("away")
+        return changed
+
+    monkeypatch.setattr(wiring(shop).jobs, "change", change_and_lose_the_answer)
+
+    assert counted(run_job(shop.app, job.id)) == {"sent": 5, "succeeded": 5}
+
+
 def test_letters_that_were_begun_by_a_step_whose_answer_was_lost_are_sent(shop, clock, monkeypatch):
     """A database is asked once more where its connection ends with the COMMIT: then they have begun already."""
     letters = dead(shop, 5)
