@@ -114,6 +114,19 @@ def test_it_stops_at_so_many_failures(shop, clock):
     assert len(untouched) == 40 - len(shop.ran)
 
 
+def test_failures_on_a_worker_whose_clock_is_behind_stop_it_too(shop):
+    """They look older than those that were chosen; counted as no answer, all ten thousand would be sent."""
+    dead(shop, 40)
+    job = make_job(shop.app, EVERYTHING, "ann", stop_at=5, at_once=5)
+    clock = WorkersClock(shop.app, wall=wiring(shop).clock.wall_seconds() - 3600)
+    replace(wiring(shop), clock=clock).use_for(shop.app)
+    shop.error = ValueError("still no such order")
+
+    stopped = run_job(shop.app, job.id)
+
+    assert (stopped.status, counted(stopped)) == ("stopped", {"sent": 5, "failed_again": 5})
+
+
 def test_unless_told_otherwise_it_stops_at_a_tenth(shop):
     letters = dead(shop, 110)
 
