@@ -71,7 +71,8 @@ NEEDS: Mapping[str, _Rights | Callable[[_Given], _Rights]] = {
     "locks show": (Right.VIEW_LOCKS,),
     "locks release": (Right.VIEW_LOCKS, Right.RELEASE),
     "overdue": lambda given: (Right.REPLAY if given["resend"] else Right.VIEW,),
-    "replays start": (Right.REPLAY,),
+    # What the tasks' own functions answer quotes what work was given.
+    "replays start": lambda given: (Right.REPLAY, *([Right.VIEW_PAYLOAD] if given["ask_most"] else [])),
     "replays run": (Right.REPLAY,),
     "replays pause": (Right.REPLAY,),
     "replays resume": (Right.REPLAY,),

@@ -99,6 +99,7 @@ def test_refused_command_changes_nothing_and_an_allowed_one_does(app, cli, bury,
         (("dead", "replay", "l", "--did-not-happen", *WHY), Right.RESOLVE),
         (("dead", "resume", "l", "--happened", "1"), Right.RESOLVE),
         (("overdue", "--resend"), Right.REPLAY),
+        (("replays", "start", "--all", "--dry-run", "--ask", "1"), f"{Right.REPLAY}, {Right.VIEW_PAYLOAD}"),
     ],
 )
 def test_what_a_command_needs_depends_on_what_it_is_told(cli, rights, words, right):
