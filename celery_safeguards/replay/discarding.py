@@ -3,6 +3,8 @@ Giving up a letter, and with it the key it holds: a new publication of that work
 
     letter discarded → record released.  Killed in between: discarding again releases it.
 
+A burial that was cut short behind its letter is finished first: finished later, it would take the key again.
+
 The record keeps its doubt: a new publication of work whose effect is possible is answered by `on_unknown`.
 """
 
@@ -50,16 +52,20 @@ def held_by(wiring: Wiring, letter: Letter) -> tuple[RecordKey, Record] | None:
         return None
     key = RecordKey(letter.scope, letter.key)
     record = wiring.admission.read(key)
-    if record is None or record.letter_id != letter.id or record.state not in {State.DEAD, State.QUARANTINED}:
+    if record is None or record.letter_id != letter.id:
         return None
-    return key, record
+    is_nearly_buried = record.state is State.DYING and record.fence == letter.burial
+    return (key, record) if is_nearly_buried or record.state in {State.DEAD, State.QUARANTINED} else None
 
 
 def release(wiring: Wiring, key: RecordKey, record: Record) -> None:
     """Give a discarded letter's key free, if its record still is what was read."""
-    # From here on the record lives as long as a finished one: nothing waits for it any more.
-    released = Change(fields={"state": record.state, "released": True}, retention_seconds=WEEK_SECONDS)
     try:
+        if record.state is State.DYING:
+            buried = Change(fields={"state": State(record.final), "letter": ""}, retention_seconds=None)
+            record = wiring.admission.settle(key, record, State.DYING, buried)
+        # From here on the record lives as long as a finished one: nothing waits for it any more.
+        released = Change(fields={"state": record.state, "released": True}, retention_seconds=WEEK_SECONDS)
         wiring.admission.settle(key, record, record.state, released)
     except NotOurs:
         return  # a replay has begun meanwhile: the work is alive

@@ -9,9 +9,10 @@ from celery import chord
 
 from celery_safeguards import DidNotHappen, Happened, Safeguards, SafeTask
 from celery_safeguards import headers as h
+from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.store import LetterNotOpen
-from celery_safeguards.errors import Refused
+from celery_safeguards.errors import Refused, StoreUnavailable
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import ReplayRefused, discard, replay, replay_many, resume
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.redis
 
 
 # --- closed or open again
+
+
+def raising(error):
+    def call(*given, **options):
+        raise error
+
+    return call
 
 
 def test_replay_that_succeeds_closes_its_letter(shop):
@@ -206,6 +214,64 @@ def test_discarding_frees_the_key_for_a_new_publication(shop):
 
     discard(shop.app, letter.id, "ann", "a test order")
     shop.note_once.delay(order_id=1)
+    run(shop.app)
+
+    assert shop.ran == [("note_once", {"order_id": 1})]
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_discarding_frees_the_key_of_a_burial_that_was_cut_short_behind_its_letter(shop, monkeypatch, again):
+    """Its record is dead once the message comes back: under a letter that is discarded by then, the key is nobody's."""
+    sent = shop.note_once.apply_async(kwargs={"order_id": 1})
+    message, shop.error = take(shop.app), ValueError("no such order")
+    with monkeypatch.context() as patch:
+        patch.setattr(Gate, "finish_burial", raising(StoreUnavailable("killed")))
+        run(shop.app, message)
+    (letter,) = Wiring.of(shop.app).letters.list().letters
+    while take(shop.app) is not None:
+        pass
+    shop.ran.clear()
+    shop.error = None
+
+    discard(shop.app, letter.id, "ann", "a test order")
+    for _ in range(again):
+        run(shop.app, message)
+    second = shop.note_once.apply_async(kwargs={"order_id": 1})
+    run(shop.app)
+
+    assert sent.id != second.id
+    assert shop.ran == [("note_once", {"order_id": 1})]
+    run(shop.app, message)
+    assert (len(shop.ran), stored(shop, letter).state) == (1, "discarded")
+
+
+def test_burial_that_is_finished_while_its_letter_is_discarded_does_not_keep_the_key(shop, monkeypatch):
+    """Both steps are compared with the record as it was read, and the burial's came first."""
+    shop.note_once.apply_async(kwargs={"order_id": 1})
+    message, shop.error = take(shop.app), ValueError("no such order")
+    finish = Gate.finish_burial
+
+    def finish_between(gate, record):
+        (letter,) = Wiring.of(shop.app).letters.list().letters
+        admission = Wiring.of(shop.app).admission
+        settle, later = admission.settle, []
+
+        def settle_second(*given, **options):
+            admission.settle = settle
+            later.append(finish(gate, record))
+            return settle(*given, **options)
+
+        admission.settle = settle_second
+        discard(shop.app, letter.id, "ann", "a test order")
+        return later[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gate, "finish_burial", finish_between)
+        run(shop.app, message)
+    shop.ran.clear()
+    shop.error = None
+
+    shop.note_once.apply_async(kwargs={"order_id": 1})
     run(shop.app)
 
     assert shop.ran == [("note_once", {"order_id": 1})]
