@@ -144,3 +144,11 @@ def test_what_is_searched_for_is_in_no_report_of_an_error(desk):
 
     assert "ann@example.com" not in said
     assert "ticket 7" in said
+
+
+def test_erasing_that_is_cut_short_is_in_the_log_of_the_admin(desk):
+    """What was erased by then is erased, and nobody could tell who did it, and why."""
+    said = desk._run("tests.browser.desk.cut_short")
+
+    assert desk.store(lambda wiring: wiring.letters.get("cut-short")).state == "discarded"
+    assert "('root', 'Erased in part, by a key: " in said

@@ -22,7 +22,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
 
 from celery_safeguards.deadletter.wire import dumps
-from celery_safeguards.errors import SafeguardsError
+from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.erasing import NOT_COVERED, Erased, Found, Wanted, erase, find
 from django_celery_safeguards.admin.letters.erase_form import SOUGHT, ErasureForm
@@ -93,8 +93,17 @@ class LetterErasing:
         if not reason:
             form.add_error("reason", "Say why, for the histories and the log of the admin.")
             return None
-        done = erase(current_app_with_tasks(), wanted, request.user.get_username(), reason)
-        said = f"Erased, {wanted.how}: {done}; {counted(len(done.refused), 'letter')} refused. Reason: {clean(reason)}"
+        try:
+            done = erase(current_app_with_tasks(), wanted, request.user.get_username(), reason)
+        except StoreUnavailable:
+            said = f"Erased in part, {wanted.how}: the store did not answer. Reason: {clean(reason)}"
+            self._log_erased(request, said)
+            raise
+        refused = counted(len(done.refused), "letter")
+        self._log_erased(request, f"Erased, {wanted.how}: {done}; {refused} refused. Reason: {clean(reason)}")
+        return done
+
+    def _log_erased(self: Any, request: Any, said: str) -> None:
         LogEntry.objects.create(
             user_id=request.user.pk,
             content_type=get_content_type_for_model(self.model),
@@ -102,7 +111,6 @@ class LetterErasing:
             action_flag=DELETION,
             change_message=said,
         )
-        return done
 
 
 def _mark_of(wanted: Wanted, found: Found) -> str:
