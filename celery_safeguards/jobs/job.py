@@ -358,8 +358,11 @@ def declared(status: JobStatus, who: str, now_seconds: float) -> JobChange:
         changed = replace(job, status=status, because=f"by {who}", runner=runner, changed_seconds=now_seconds)
         if job.status != "stopped" or status != "running":
             return changed
-        # Who resumes what has stopped has seen its failures: as many more stop it again.
-        return replace(changed, canary=0, stop_at=job.stop_at and job.stop_at + job.tally.failed_again)
+        # Who resumes what has stopped has seen its failures: as many more stop it again. Where it has stopped without
+        # any, as when no broker was there, its canaries still go first.
+        bad = job.tally.failed_again + job.tally.unanswered
+        stop_at = job.stop_at and job.stop_at + job.tally.failed_again
+        return replace(changed, canary=0 if bad else job.canary, stop_at=stop_at)
 
     return change
 

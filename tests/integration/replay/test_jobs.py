@@ -404,6 +404,22 @@ def test_a_runner_that_was_frozen_past_its_lease_ends(shop, clock):
     assert queued(shop.app) + len(shop.ran) < 40
 
 
+def test_canaries_still_go_first_once_a_broker_that_was_away_is_back(shop, clock, redis_url, namespace):
+    """None of them has been heard of: whoever resumes the job has seen no failure."""
+    dead(shop, 30)
+    job = make_job(shop.app, EVERYTHING, "ann", canary=4)
+    with make_app(f"redis://127.0.0.1:{free_port()}/0", redis_url, namespace) as offline:
+        replace(wiring(shop), clock=PacedClock()).use_for(offline)
+        stopped = run_job(offline, job.id)
+    shop.error = ValueError("still no such order")
+
+    wiring(shop).jobs.change(job.id, declared("running", "ann", clock.wall_seconds()))
+    again = run_job(shop.app, job.id)
+
+    assert ("broker took nothing" in stopped.because, again.status) == (True, "stopped")
+    assert counted(again) == {"sent": 4, "failed_again": 4}
+
+
 def test_a_broker_that_is_away_stops_it_and_loses_nothing(shop, clock, redis_url, namespace):
     letters = dead(shop, 30)
     with make_app(f"redis://127.0.0.1:{free_port()}/0", redis_url, namespace) as offline:
