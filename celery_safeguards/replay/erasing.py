@@ -88,12 +88,14 @@ class Found:
         last_failed_seconds: of each letter, by its id.
         records: of keys, and whether one is there, or was of a letter that is.
         refused: why a letter is not erased, by its id.
+        is_cut: whether there are more letters, which were not looked at.
 
     """
 
     last_failed_seconds: dict[str, float] = field(default_factory=dict)
     records: dict[RecordKey, bool] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    is_cut: bool = False
 
     @property
     def letters(self) -> int:
@@ -135,12 +137,15 @@ class Erased:
         return f"{counted(self.letters, 'letter')}, {counted(self.records, 'record')}, {samples}"
 
 
-def find(app: Any, wanted: Wanted) -> Found:
-    """Return what there is to erase; changes nothing."""
+def find(app: Any, wanted: Wanted, *, most: int | None = None) -> Found:
+    """Return what there is to erase, of so many letters at most; changes nothing."""
     wiring, found = Wiring.of(app), Found()
     for letter in _letters(wiring, wanted, found):
         if letter.erased:
             continue
+        if len(found.last_failed_seconds) == most:
+            found.is_cut = True
+            break
         found.last_failed_seconds[letter.id] = letter.last_failed_seconds
         why = _refusal(wiring, letter)
         if why:

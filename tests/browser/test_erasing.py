@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from tests.browser.pages import LETTERS, content, follow, press
+from tests.conformance.deadletter_contract import letter
 
 ERASE = f"{LETTERS}erase/"
 
@@ -112,6 +113,19 @@ def test_letter_that_came_meanwhile_is_shown_first(desk, letters, email):
     assert "Nothing was erased: this is not what was shown." in answer.text
     assert "the content of 3 letters" in answer.text
     assert erased(desk, [*letters, late]) == [False] * 4
+
+
+def test_more_letters_than_a_page_erases_are_left_to_the_command_line(desk, email):
+    many = [letter(f"many-{number}-{email}", error_type=f"shop.Many{email[4:12]}") for number in range(1_001)]
+    desk.store(lambda wiring: [wiring.letters.bury(each) for each in many])
+    with desk.client("ann") as client:
+        answer, form = looked(client, fingerprint=many[0].fingerprint)
+        done = client.post(ERASE, data={**form, "reason": "ticket 12"})
+
+    for text in (answer.text, done.text):
+        assert "more than the 1000 letters that a page erases" in text
+        assert 'name="confirmed"' not in text
+    assert erased(desk, many[:1]) == [False]
 
 
 def test_letter_that_is_replaying_is_refused_and_named(desk, letters, email):

@@ -294,6 +294,21 @@ def test_nothing_of_an_erased_letter_is_sent(desk):
         replay(desk.app, "gone", "bob")
 
 
+def test_no_more_letters_are_looked_at_than_were_asked_for(desk, monkeypatch):
+    """A page would read the million letters of a group, and their records, before it says that they are too many."""
+    monkeypatch.setattr("celery_safeguards.replay.erasing._A_TRIP", 2)
+    made = [desk.bury(f"l-{number}") for number in range(7)]
+    read, pages = desk.wiring.letters.list, []
+    monkeypatch.setattr(desk.wiring.letters, "list", lambda **given: pages.append(given) or read(**given))
+    group = Wanted(fingerprint=made[0].fingerprint)
+
+    cut = find(desk.app, group, most=3)
+    looked = len(pages)
+
+    assert (len(cut.last_failed_seconds), cut.is_cut, looked) == (3, True, 2)
+    assert (find(desk.app, group, most=7).letters, find(desk.app, group, most=7).is_cut) == (7, False)
+
+
 def test_find_changes_nothing(desk):
     desk.bury("one")
     before = desk.everything()

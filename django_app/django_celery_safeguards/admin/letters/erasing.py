@@ -34,7 +34,7 @@ from django_celery_safeguards.celery_apps import current_app_with_tasks
 
 PERMISSION = "erase_deadletter"
 MOST_AT_ONCE = 1_000
-"""Letters: the request that erases waits for all of them; the command line has no bound."""
+"""Letters: the request that looks and erases waits for all of them; the command line has no bound."""
 
 
 class LetterErasing:
@@ -62,7 +62,7 @@ class LetterErasing:
         found = done = None
         if form.is_bound and form.is_valid():
             try:
-                found = find(current_app_with_tasks(), form.wanted())
+                found = find(current_app_with_tasks(), form.wanted(), most=MOST_AT_ONCE)
                 done = self._erased(request, form, found)
             except SafeguardsError as error:
                 form.add_error(None, clean(error))
@@ -84,7 +84,7 @@ class LetterErasing:
     def _erased(self: Any, request: Any, form: ErasureForm, found: Found) -> Erased | None:
         """Erase what was shown as it is now; None: it was not, or there is no reason."""
         wanted, reason = form.wanted(), form.cleaned_data["reason"]
-        is_shown = request.POST.get("shown") == _mark_of(wanted, found) and found.letters <= MOST_AT_ONCE
+        is_shown = request.POST.get("shown") == _mark_of(wanted, found) and not found.is_cut
         if "confirmed" not in request.POST:
             return None
         if not is_shown:
