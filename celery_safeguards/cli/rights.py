@@ -49,6 +49,12 @@ def _to_replay(given: _Given) -> _Rights:
     return (Right.RESOLVE if given["happened"] is not None or given["did_not_happen"] else Right.REPLAY,)
 
 
+def _to_export(given: _Given) -> _Rights:
+    # What is found by an argument's value tells whose it is.
+    shows_payload = given["with_payload"] or given["argument"] is not None or given["text"] is not None
+    return (Right.EXPORT, *([Right.VIEW_PAYLOAD] if shows_payload else []))
+
+
 NEEDS: Mapping[str, _Rights | Callable[[_Given], _Rights]] = {
     "check": (),
     "health": (),
@@ -64,7 +70,7 @@ NEEDS: Mapping[str, _Rights | Callable[[_Given], _Rights]] = {
     "dead archive": (Right.ARCHIVE,),
     "dead restore": (Right.ARCHIVE,),
     "dead edit": (Right.EDIT, Right.VIEW_PAYLOAD),
-    "dead export": lambda given: (Right.EXPORT, *([Right.VIEW_PAYLOAD] if given["with_payload"] else [])),
+    "dead export": _to_export,
     "dead erase": (Right.ERASE, Right.VIEW_PAYLOAD),
     "keys show": (Right.VIEW, Right.VIEW_PAYLOAD),
     "locks list": (Right.VIEW_LOCKS,),

@@ -99,6 +99,9 @@ def test_refused_command_changes_nothing_and_an_allowed_one_does(app, cli, bury,
         (("dead", "replay", "l", "--did-not-happen", *WHY), Right.RESOLVE),
         (("dead", "resume", "l", "--happened", "1"), Right.RESOLVE),
         (("overdue", "--resend"), Right.REPLAY),
+        # Whether a guess is an argument's value, is told to those who may see it.
+        (("dead", "export", "--argument", "email=ann"), f"{Right.EXPORT}, {Right.VIEW_PAYLOAD}"),
+        (("dead", "export", "--find", "ann"), f"{Right.EXPORT}, {Right.VIEW_PAYLOAD}"),
         (("replays", "start", "--all", "--dry-run", "--ask", "1"), f"{Right.REPLAY}, {Right.VIEW_PAYLOAD}"),
     ],
 )
