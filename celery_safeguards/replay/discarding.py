@@ -69,3 +69,7 @@ def release(wiring: Wiring, key: RecordKey, record: Record) -> None:
         wiring.admission.settle(key, record, record.state, released)
     except NotOurs:
         return  # a replay has begun meanwhile: the work is alive
+    letter = wiring.letters.get(record.letter_id)
+    if letter is not None and letter.erased:
+        # Since the record was read: what it said then is written with the release.
+        wiring.admission.erase(key)

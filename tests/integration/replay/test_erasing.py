@@ -22,6 +22,7 @@ from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.record import ResultForm, State
 from celery_safeguards.pipeline.indexing import indexed
 from celery_safeguards.replay import discard, replay
+from celery_safeguards.replay.discarding import held_by, release
 from celery_safeguards.replay.erasing import NOT_COVERED, Wanted, erase, find
 from celery_safeguards.wiring import Wiring
 from tests.conformance import stores
@@ -199,6 +200,19 @@ def test_key_of_an_open_letter_is_given_free(desk):
     erase(desk.app, desk.of_ann(), *WHY)
 
     assert desk.record("open").released
+
+
+def test_whoever_discards_meanwhile_brings_nothing_back(desk):
+    """He has read the record before it was erased, and frees its key after that."""
+    desk.bury("l-1")
+    desk.wiring.letters.discard("l-1", "bob", "a test order")
+    held = held_by(desk.wiring, desk.get("l-1"))
+    erase(desk.app, Wanted(letter_ids=("l-1",)), *WHY)
+
+    release(desk.wiring, *held)
+
+    assert EMAIL not in str(desk.record("l-1"))
+    assert desk.record("l-1").released
 
 
 def test_result_of_work_that_never_died_is_erased_by_its_key(desk):
