@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import redis
 from celery import Celery
@@ -19,8 +20,10 @@ from celery_safeguards import (
 from celery_safeguards.signals import delivery_ended
 
 URL, TRANSPORT, VISIBILITY = "BENCH_BROKER_URL", "BENCH_TRANSPORT", "BENCH_VISIBILITY_SECONDS"
-EFFECTS, DELIVERIES = "bench:effects", "bench:deliveries"
-COUNTS = "BENCH_COUNTS_DELIVERIES"
+EFFECTS = "bench:effects"
+DELIVERIES = "BENCH_DELIVERIES_FILE"
+"""Where the task id of each delivery that has ended is written, a line each: a server would have to be waited for."""
+
 _HALF_A_BODY_SECONDS = 0.02
 _LONGEST_CALL_SECONDS = 6.0
 """A call may be under way for as long as its process is frozen."""
@@ -83,9 +86,9 @@ def make_app(url, transport, visibility_seconds=3_600.0):
 
     @delivery_ended.connect(weak=False)
     def on_delivery_ended(task_id, **_):
-        if os.environ.get(COUNTS):
-            with redis.Redis.from_url(url) as client:
-                client.hincrby(DELIVERIES, task_id, 1)
+        if DELIVERIES in os.environ:
+            with Path(os.environ[DELIVERIES]).open("a", encoding="utf-8") as deliveries:
+                deliveries.write(f"{task_id}\n")
 
     return app
 
