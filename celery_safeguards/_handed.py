@@ -15,7 +15,7 @@ So what is in a pipe counts as running here. Other pools run all that they were 
 as in `_compat`; `tests/acceptance/test_delivery.py` and `test_stopping.py` notice when a new version changes it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery.concurrency.base import BasePool
@@ -65,38 +65,47 @@ class _FlushButKeep:
 
     def __call__(self) -> None:
         processes = self._pool._pool  # noqa: SLF001
-        in_pipes = _jobs_in_pipes(self._pool)
+        in_pipes = [(job, job._write_to) for job in _jobs_in_pipes(self._pool)]  # noqa: SLF001
         # What is accepted stays, and its child is given nothing else. No child is listened to meanwhile.
-        for job in in_pipes:
+        for job, _ in in_pipes:
             job._accepted = True  # noqa: SLF001
         run_on = {number: job for number, job in processes._cache.items() if job._accepted}  # noqa: SLF001
         try:
             self._flush()
         finally:
-            self._know_again({number: job for number, job in run_on.items() if not job.ready()})
-            for job in in_pipes:
+            # Their children were found dead in the flush, and their pipes closed: another child has to have them.
+            orphans = [job for job, child in in_pipes if child.dead and not job.ready()]
+            self._know_again({number: job for number, job in run_on.items() if not job.ready()}, orphans)
+            for job, _ in in_pipes:
                 job._accepted = False  # noqa: SLF001
 
-    def _know_again(self, jobs: Mapping[Any, Any]) -> None:
+    def _know_again(self, jobs: Mapping[Any, Any], orphans: Sequence[Any]) -> None:
         """Have the pool know what runs, which celery 5.5 forgets, and who runs it, which 5.6 forgets as well."""
         processes = self._pool._pool  # noqa: SLF001
         processes._cache.update(jobs)  # noqa: SLF001
-        running = [job._write_to for job in jobs.values()]  # noqa: SLF001
+        processes.outbound_buffer.extend(orphans)
+        # By the number of its pipe, Celery may take a new child for the dead one of an orphan: it is not busy.
+        running = [job._write_to for job in jobs.values() if job not in orphans]  # noqa: SLF001
         processes._busy_workers.update(each.inqW_fd for each in running if each and each._is_alive())  # noqa: SLF001
 
 
 def _jobs_in_pipes(pool: Any) -> list[Any]:
-    """Return the jobs that were written whole and not accepted; of one half written, the child may get no more."""
+    """
+    Return the jobs that were written whole and not accepted; of one half written, the child may get no more.
+
+    One that waits to be written again, since its child died, still names that child, or a new one with the same pipe.
+    """
     processes: Any = getattr(pool, "_pool", None)
     writers = getattr(processes, "_active_writers", None)
     if writers is None:
         return []
-    found = []
+    found, waiting = [], set(map(id, processes.outbound_buffer))
     for job in tuple(processes._cache.values()):  # noqa: SLF001
         writer = getattr(job, "_writer", None)
         if getattr(job, "_write_to", None) is None or job._accepted or (writer and writer() in writers):  # noqa: SLF001
             continue
-        found.append(job)
+        if id(job) not in waiting:
+            found.append(job)
     return found
 
 
