@@ -11,8 +11,9 @@ the child all the same:
     t0 job written    t1 cut: the job is forgotten, its message put back    t2 child runs it, nobody listens
     t3 the message is delivered again: the body runs twice
 
-So what is in a pipe counts as running here. Other pools run all that they were handed. Beneath the documented surface,
-as in `_compat`; `tests/acceptance/test_delivery.py` and `test_stopping.py` notice when a new version changes it.
+So what is in a pipe, if only in part, counts as running here. Other pools run all that they were handed. Beneath the
+documented surface, as in `_compat`; `tests/integration/test_handed.py`, `tests/acceptance/test_delivery.py` and
+`test_stopping.py` notice when a new version changes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,10 +67,12 @@ class _FlushButKeep:
     def __call__(self) -> None:
         processes = self._pool._pool  # noqa: SLF001
         in_pipes = [(job, job._write_to) for job in _jobs_in_pipes(self._pool)]  # noqa: SLF001
-        # What is accepted stays, and its child is given nothing else. No child is listened to meanwhile.
-        for job, _ in in_pipes:
-            job._accepted = True  # noqa: SLF001
-        run_on = {number: job for number, job in processes._cache.items() if job._accepted}  # noqa: SLF001
+        kept = [job for job, _ in in_pipes]
+        run_on = {number: job for number, job in processes._cache.items() if job._accepted or job in kept}  # noqa: SLF001
+        # What is accepted stays, and its child is given nothing else. No child is listened to meanwhile. One in part
+        # written is written to its end either way; accepted, celery 5.7 would wait for a child that is stuck for ever.
+        for job, child in in_pipes:
+            job._accepted = not (_is_being_written(self._pool, job) and child._is_alive())  # noqa: SLF001
         try:
             self._flush()
         finally:
@@ -91,22 +94,21 @@ class _FlushButKeep:
 
 def _jobs_in_pipes(pool: Any) -> list[Any]:
     """
-    Return the jobs that were written whole and not accepted; of one half written, the child may get no more.
+    Return the jobs that were written, if only in part, and not accepted: a flush writes the rest.
 
     One that waits to be written again, since its child died, still names that child, or a new one with the same pipe.
     """
     processes: Any = getattr(pool, "_pool", None)
-    writers = getattr(processes, "_active_writers", None)
-    if writers is None:
+    if not hasattr(processes, "_active_writers"):
         return []
-    found, waiting = [], set(map(id, processes.outbound_buffer))
-    for job in tuple(processes._cache.values()):  # noqa: SLF001
-        writer = getattr(job, "_writer", None)
-        if getattr(job, "_write_to", None) is None or job._accepted or (writer and writer() in writers):  # noqa: SLF001
-            continue
-        if id(job) not in waiting:
-            found.append(job)
-    return found
+    waiting = set(map(id, processes.outbound_buffer))
+    written = (job for job in tuple(processes._cache.values()) if getattr(job, "_write_to", None) is not None)  # noqa: SLF001
+    return [job for job in written if not job._accepted and id(job) not in waiting]  # noqa: SLF001
+
+
+def _is_being_written(pool: Any, job: Any) -> bool:
+    writer = getattr(job, "_writer", None)
+    return writer is not None and writer() in pool._pool._active_writers  # noqa: SLF001
 
 
 def _job_of(request: Request) -> Any:

@@ -1,11 +1,12 @@
 """
-What a real prefork pool goes on with after a flush, when the child that a job was written to has died.
+What a real prefork pool goes on with after a flush: a job written whole or in part, whose child lives or has died.
 
 A child that is full (`max_tasks_per_child`) or killed leaves the job in its pipe: Celery gives it to another child.
 """
 
 import os
 import signal
+import threading
 from operator import neg
 
 import pytest
@@ -17,6 +18,7 @@ from celery_safeguards._handed import has_jobs_on_their_way, keep_what_is_in_pip
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 20
+MORE_THAN_A_PIPE_HOLDS = "x" * 1_000_000
 
 
 class Stage:
@@ -48,6 +50,13 @@ class Stage:
         self.hand(number)
         self.turn_until(lambda: not self.processes.outbound_buffer, "the job is written")
         assert has_jobs_on_their_way(self.pool)
+
+    def hand_in_part_to_frozen_child(self):
+        """Have a child's pipe be full before the job is written."""
+        os.kill(self.child.pid, signal.SIGSTOP)
+        job = self.processes.apply_async(len, (MORE_THAN_A_PIPE_HOLDS,), callback=self.done.append)
+        self.turn_until(lambda: job._write_to, "the job is written in part")
+        assert self.processes._active_writers
 
     def kill_child(self):
         child = self.child
@@ -112,3 +121,27 @@ def test_job_in_the_pipe_of_a_child_that_lives_is_done_by_it(stage):
 
     stage.turn_until(lambda: len(stage.done) == 2, "both jobs are done")
     assert [-1, -2] == stage.done
+
+
+def test_job_that_was_written_in_part_is_heard_of(stage):
+    stage.hand_in_part_to_frozen_child()
+    thaw = threading.Timer(0.2, os.kill, (stage.child.pid, signal.SIGCONT))
+
+    thaw.start()
+    stage.pool.flush()
+    thaw.join()
+    stage.hand(2)
+
+    stage.turn_until(lambda: len(stage.done) == 2, "both jobs are done")
+    assert [len(MORE_THAN_A_PIPE_HOLDS), -2] == stage.done
+
+
+def test_job_that_was_written_in_part_to_a_child_that_died_unseen_is_done_by_another(stage):
+    stage.hand_in_part_to_frozen_child()
+    stage.kill_child()
+
+    stage.pool.flush()
+    stage.hand(2)
+
+    stage.turn_until(lambda: len(stage.done) == 2, "both jobs are done")
+    assert {len(MORE_THAN_A_PIPE_HOLDS), -2} == set(stage.done)
