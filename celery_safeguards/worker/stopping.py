@@ -118,8 +118,14 @@ class BetweenTurns:
 
     def _on_signal(self, handler: Any, number: int, frame: Any) -> None:
         # A child has these handlers from its parent, and the same pipe.
-        if not self._is_looping or self._arrived is not None or os.getpid() != self._pid:
+        if self._arrived is not None:
             self._act()
+            # The first SIGINT has put the handler of the second into its place.
+            now = signal.getsignal(number)
+            handler = now.args[0] if isinstance(now, partial) else now
+            handler(number, frame)
+            return
+        if not self._is_looping or os.getpid() != self._pid:
             handler(number, frame)
             return
         self._arrived, self._arrived_seconds = partial(self._handle, handler, number), time.monotonic()

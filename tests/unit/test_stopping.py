@@ -84,6 +84,21 @@ def test_second_signal_is_handled_at_once_and_the_first_with_it(stage):
     assert [NUMBER] * 2 == at_once == stage.handled
 
 
+def test_second_signal_at_once_is_for_the_handler_that_the_first_has_installed(stage, monkeypatch):
+    """Ctrl+C twice is a cold shutdown, however fast it comes."""
+    cold = []
+
+    def second(number, _frame):
+        cold.append(number)
+
+    second.__module__ = "celery.apps.worker"
+    monkeypatch.setattr(stage, "handle", lambda: signal.signal(NUMBER, second))
+    stage.signal()
+    stage.signal()
+
+    assert ([NUMBER], [NUMBER]) == (stage.handled, cold)
+
+
 def test_signals_go_on_being_handed_over(stage):
     """The first Ctrl+C installs the handler of the second."""
     for count in range(1, 4):
