@@ -125,6 +125,8 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if keeper is not None:
             keeper.stop()
         run_what_waits(parent.hub)
+        # Without a hub it waits here; Celery has looked before.
+        parent.perform_pending_operations()
 
 
 class HealthStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -22,6 +22,10 @@ from celery_safeguards._compat import (
     keep_undecodable_bodies,
     run_what_waits,
 )
+from celery_safeguards.worker.errands import errands_of
+from tests.support.waiting import wait_until
+
+PATIENCE_SECONDS = 10
 
 
 @pytest.fixture
@@ -111,5 +115,24 @@ def test_hub_takes_callbacks_from_other_threads_and_leaves_the_rest_to_be_run():
     run_what_waits(hub)
     run_what_waits(None)
     hub.close()
+
+    assert ["late"] == done
+
+
+def test_what_follows_from_the_last_errand_is_done_without_a_loop(app):
+    """A pool of greenlets has no hub: what is to be acknowledged waits with the consumer, which looked before."""
+
+    @app.task(name="facts.guarded", base=SafeTask, shared=False)
+    def guarded():
+        return None
+
+    done = []
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
+        consumer = worker.consumer
+        errands_of(app).run(
+            lambda: wait_until(lambda: errands_of(app) is None, PATIENCE_SECONDS, "the worker is shut down"),
+            lambda _: consumer.call_soon(done.append, "late"),
+            pytest.fail,
+        )
 
     assert ["late"] == done
