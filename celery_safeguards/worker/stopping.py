@@ -117,21 +117,28 @@ class BetweenTurns:
             signal.signal(number, partial(self._on_signal, handler))
 
     def _on_signal(self, handler: Any, number: int, frame: Any) -> None:
-        # A child has these handlers from its parent, and the same pipe.
-        if self._arrived is not None:
-            self._act()
-            # The first SIGINT has put the handler of the second into its place.
-            now = signal.getsignal(number)
-            handler = now.args[0] if isinstance(now, partial) else now
+        # A child has these handlers from its parent, the same pipe, and what had arrived when it was forked.
+        if os.getpid() != self._pid or not (self._is_looping or self._arrived):
             handler(number, frame)
             return
-        if not self._is_looping or os.getpid() != self._pid:
-            handler(number, frame)
+        if self._arrived is not None:
+            self._act()
+            self._now(number, frame)
             return
         self._arrived, self._arrived_seconds = partial(self._handle, handler, number), time.monotonic()
         # A full pipe wakes the loop as well.
         with suppress(BlockingIOError):
             os.write(self._wake, b"!")
+
+    @staticmethod
+    def _now(number: int, frame: Any) -> None:
+        """Act as the first one has it by now: a SIGINT puts another handler into its place, for the second."""
+        now = signal.getsignal(number)
+        handler = now.args[0] if isinstance(now, partial) else now
+        if callable(handler):
+            handler(number, frame)
+        else:
+            signal.raise_signal(number)
 
     def _on_woken(self) -> None:
         with suppress(BlockingIOError):
@@ -155,5 +162,5 @@ class BetweenTurns:
 
     def _handle(self, handler: Any, number: int) -> None:
         handler(number, None)
-        # The first SIGINT puts another handler into its place, for the second.
+        # See `_now`.
         self._stand_before(number)
