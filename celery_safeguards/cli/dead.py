@@ -14,9 +14,9 @@ from celery_safeguards.cli.text import complain, print_fields, print_json, print
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
 from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.port.reading import Page
 from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
 from celery_safeguards.deadletter.shown.playbook import playbook_of
-from celery_safeguards.deadletter.store import Page
 from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.printable import clean_lines, when
 from celery_safeguards.replay.discarding import discard as give_up

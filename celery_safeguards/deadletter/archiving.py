@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from celery_safeguards.deadletter.changes import Change, or_now, require_said, require_state
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, State
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
 
 ARCHIVABLE: tuple[State, ...] = ("open", "replayed", "closed", "discarded")

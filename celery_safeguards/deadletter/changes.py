@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from celery_safeguards.attempts import joined
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
-from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError
 

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from celery_safeguards.deadletter import changes, group, retention, store
+from celery_safeguards.deadletter import changes, group, retention
 from celery_safeguards.deadletter.letter import Letter, State
+from celery_safeguards.deadletter.port.reading import GroupPage, Page
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.outcome import FailureKind
@@ -54,7 +55,7 @@ class MemoryLetterStore(LetterSteps):
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
         terms: Sequence[str] = (),
-    ) -> store.Page:
+    ) -> Page:
         """See `LetterStore.list`."""
         changes.require_limit(limit)
         with self._lock:
@@ -67,7 +68,7 @@ class MemoryLetterStore(LetterSteps):
         wanted = _matching(letters, given)
         page = tuple(wanted[:limit])
         is_last = len(wanted) <= limit
-        return store.Page(
+        return Page(
             letters=page, next_cursor=None if is_last else changes.to_cursor(page[-1].last_failed_seconds, page[-1].id)
         )
 
@@ -79,7 +80,7 @@ class MemoryLetterStore(LetterSteps):
         status: group.GroupStatus | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
-    ) -> store.GroupPage:
+    ) -> GroupPage:
         """See `LetterStore.groups`."""
         changes.require_limit(limit)
         with self._lock:
@@ -90,11 +91,9 @@ class MemoryLetterStore(LetterSteps):
         wanted = _matching(groups, {"status": status, "task": task, "kind": kind})
         page = tuple(wanted[:limit])
         is_last = len(wanted) <= limit
-        return store.GroupPage(
-            groups=page, next_cursor=None if is_last else changes.to_cursor(*_place_of_group(page[-1]))
-        )
+        return GroupPage(groups=page, next_cursor=None if is_last else changes.to_cursor(*_place_of_group(page[-1])))
 
-    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> Page:
         """See `LetterStore.over`."""
         changes.require_limit(limit)
         place = (before_seconds, b"")
@@ -107,7 +106,7 @@ class MemoryLetterStore(LetterSteps):
         wanted = sorted((each for each in places if each[:2] < place), key=lambda each: each[:2], reverse=True)
         page = wanted[:limit]
         is_last = len(wanted) <= limit
-        return store.Page(
+        return Page(
             letters=tuple(letter for *_, letter in page),
             next_cursor=None if is_last else changes.to_cursor(page[-1][0], page[-1][2].id),
         )

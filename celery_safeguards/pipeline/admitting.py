@@ -16,7 +16,7 @@ from celery_safeguards.admission.hold import Hold, LockIsHeld, Question
 from celery_safeguards.attempts import read_attempts
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
-from celery_safeguards.deadletter.store import NoSuchLetter
+from celery_safeguards.deadletter.refusals import NoSuchLetter
 from celery_safeguards.errors import (
     AttachedToLetter,
     ConflictingPayload,

@@ -15,7 +15,7 @@ from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.attempts import FailedAttempt, read_attempts
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
-from celery_safeguards.deadletter.store import NoSuchLetter
+from celery_safeguards.deadletter.refusals import NoSuchLetter
 from celery_safeguards.errors import LeaseLost, NotOurs, StoreUnavailable
 from celery_safeguards.headers import VERDICT
 from celery_safeguards.ledger.decide import Arrival, OnUnknown

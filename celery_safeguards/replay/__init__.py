@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_safeguards.deadletter.letter import LetterTruncated, LetterUnreadable
-from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.refusals import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.replay.copies.copying import Prepared, opened_at, prepare
 from celery_safeguards.replay.copies.edit import Edit, EditRefused

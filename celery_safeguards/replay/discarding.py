@@ -12,7 +12,7 @@ from typing import Any
 
 from celery_safeguards.admission.store import Change, RecordKey
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import NotOurs
 from celery_safeguards.ledger.record import Record, State
 from celery_safeguards.policy import WEEK_SECONDS

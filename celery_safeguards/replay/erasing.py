@@ -27,7 +27,7 @@ from typing import Any
 
 from celery_safeguards.admission.store import Erasure, RecordKey
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
-from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen
 from celery_safeguards.deadletter.terms import name_term
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.ledger.record import State

@@ -13,8 +13,8 @@ from typing import Any
 from celery_safeguards.clock import to_us
 from celery_safeguards.deadletter.group import GroupChange, LetterGroup, group_of, holding, without
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
+from celery_safeguards.deadletter.port.reading import GroupPage
 from celery_safeguards.deadletter.retention import is_forgotten
-from celery_safeguards.deadletter.store import GroupPage
 from django_celery_safeguards.house import House
 from django_celery_safeguards.models import NAME_CHARS
 from django_celery_safeguards.ranges import Range, page_of, rows_of

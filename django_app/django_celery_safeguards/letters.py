@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_safeguards.clock import to_us
-from celery_safeguards.deadletter import changes, retention, store
+from celery_safeguards.deadletter import changes, retention
 from celery_safeguards.deadletter.group import GroupChange, GroupStatus, LetterGroup
 from celery_safeguards.deadletter.lately import LatelyKnown
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
+from celery_safeguards.deadletter.port.reading import GroupPage, Page
 from celery_safeguards.deadletter.steps import LetterSteps
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.outcome import FailureKind
@@ -95,7 +96,7 @@ class OrmLetterStore(LetterSteps):
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
         terms: Sequence[str] = (),
-    ) -> store.Page:
+    ) -> Page:
         """See `LetterStore.list`."""
         given = {"state": state, "task": task, "kind": kind, "fingerprint": fingerprint}
         wanted = {name: shown(value, NAME_CHARS) for name, value in given.items() if value is not None}
@@ -108,7 +109,7 @@ class OrmLetterStore(LetterSteps):
             ranges = [Range(table=table, equal={**namespace, **equal}) for equal in each_equal]
         return self._page(ranges, also, limit, before)
 
-    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> Page:
         """See `LetterStore.over`."""
         place = changes.to_cursor(before_seconds, "") if before is None else before
         namespace, table = self._house.namespace, self._house.tables.letters
@@ -144,7 +145,7 @@ class OrmLetterStore(LetterSteps):
         status: GroupStatus | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
-    ) -> store.GroupPage:
+    ) -> GroupPage:
         """See `LetterStore.groups`."""
         return self._groups.page(limit, before, {"status": status, "task": task, "kind": kind})
 
@@ -152,13 +153,13 @@ class OrmLetterStore(LetterSteps):
         """See `LetterStore.get_group`."""
         return self._groups.get(fingerprint)
 
-    def _page(self, ranges: Sequence[Range], also: Mapping[str, str], limit: int, before: str | None) -> store.Page:
+    def _page(self, ranges: Sequence[Range], also: Mapping[str, str], limit: int, before: str | None) -> Page:
         ids, cursor = page_of(self._house, ranges, also, limit, before)
         rows = rows_of(self._house, self._house.tables.letters, ("letter", "letter_id"), ids)
         found = [(name, letter_or_error(text)) for _, text, name in rows]
         letters = tuple(each for _, each in found if isinstance(each, Letter))
         unreadable = tuple(name for name, each in found if isinstance(each, LetterUnreadable))
-        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
+        return Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
     def _apply_to_group(self, fingerprint: str, change: GroupChange) -> LetterGroup | None:
         return self._groups.apply(fingerprint, change)

@@ -9,7 +9,7 @@ import pytest
 
 from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, MOST_RELEASES, GroupHasMoved, NoSuchGroup
 from celery_safeguards.deadletter.letter import MAX_HISTORY, STATES
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.outcome import FailureKind
 from tests.conformance.deadletter_contract import NOON, RACERS, bring_to, letter, race, second_burial

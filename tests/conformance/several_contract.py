@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
-from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.refusals import LetterNotOpen, NoSuchLetter
 from tests.conformance.deadletter_contract import NOON, RACERS, letter, race
 
 GROUP = letter().fingerprint

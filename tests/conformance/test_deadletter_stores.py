@@ -9,7 +9,7 @@ import pytest
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.deadletter.redis import RedisLetterStore
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.deadletter.terms import terms_of
 from celery_safeguards.errors import StoreUnavailable
 from tests.conformance import stores

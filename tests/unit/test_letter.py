@@ -25,7 +25,7 @@ from celery_safeguards.deadletter.letter import (
     LetterTruncated,
     LetterUnreadable,
 )
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.deadletter.text import ErrorText, clean_text, describe_error
 from celery_safeguards.deadletter.wire import BODY_HEAD_BYTES, WireMessage
 from celery_safeguards.outcome import FailureKind

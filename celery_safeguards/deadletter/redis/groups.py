@@ -18,9 +18,9 @@ from celery_safeguards.deadletter.group import (
     status_of,
 )
 from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
+from celery_safeguards.deadletter.port.reading import GroupPage
 from celery_safeguards.deadletter.redis.pages import Places, page_of
 from celery_safeguards.deadletter.retention import is_forgotten
-from celery_safeguards.deadletter.store import GroupPage
 from celery_safeguards.deadletter.wire import dumps, loads
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.stored_types import require_types

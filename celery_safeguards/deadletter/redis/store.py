@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.deadletter import changes, group, retention, store
+from celery_safeguards.deadletter import changes, group, retention
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State, letter_or_error
+from celery_safeguards.deadletter.port.reading import GroupPage, Page
 from celery_safeguards.deadletter.redis import groups
 from celery_safeguards.deadletter.redis.pages import Places, as_bytes, page_of
 from celery_safeguards.deadletter.steps import LetterSteps
@@ -95,7 +96,7 @@ class RedisLetterStore(LetterSteps):
         kind: FailureKind | None = None,
         fingerprint: str | None = None,
         terms: Sequence[str] = (),
-    ) -> store.Page:
+    ) -> Page:
         """
         See `LetterStore.list`.
 
@@ -108,7 +109,7 @@ class RedisLetterStore(LetterSteps):
             keys = [self._keys.letters if fingerprint is None else self._keys.group_letters(fingerprint)]
         names, cursor = page_of(self._client, keys, limit, before, lambda places: self._matching(places, wanted))
         letters, unreadable = self._read_all(names)
-        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
+        return Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
     def groups(
         self,
@@ -118,16 +119,16 @@ class RedisLetterStore(LetterSteps):
         status: group.GroupStatus | None = None,
         task: str | None = None,
         kind: FailureKind | None = None,
-    ) -> store.GroupPage:
+    ) -> GroupPage:
         """See `LetterStore.groups`."""
         return self._groups.page(limit, before, status=status, task=task, kind=kind)
 
-    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> store.Page:
+    def over(self, before_seconds: float, *, limit: int = 50, before: str | None = None) -> Page:
         """See `LetterStore.over`."""
         place = changes.to_cursor(before_seconds, "") if before is None else before
         names, cursor = page_of(self._client, [self._keys.letters_over], limit, place)
         letters, unreadable = self._read_all(names)
-        return store.Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
+        return Page(letters=letters, next_cursor=cursor, unreadable=unreadable)
 
     def remove(self, letter_ids: Sequence[str], before_seconds: float) -> int:
         """See `LetterStore.remove`."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from celery_safeguards.deadletter.fingerprint import without_values
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated, LetterUnreadable
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.jobs.job import Picked, ReplayJob, Tally

@@ -2,7 +2,7 @@
 Steps of a person at the letters: a click, and what it publishes.
 """
 
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.policy import DidNotHappen, Happened
 from celery_safeguards.replay.plan import Work, refusal, replay_message
 from tests.conformance.trace.runs import AFTER_SECONDS

@@ -6,7 +6,7 @@ import pytest
 
 from celery_safeguards import Happened
 from celery_safeguards import headers as h
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.replay import Fate, NotPublished, ReplayRefused, replay, replay_many, resume
 from celery_safeguards.wiring import Wiring
 from tests.integration.replay.shop import die, make_app, run, stored, take, unmark

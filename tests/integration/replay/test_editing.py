@@ -15,7 +15,7 @@ from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
 from celery_safeguards import headers as h
 from celery_safeguards.deadletter.changes import look_at
 from celery_safeguards.deadletter.letter import LetterTruncated
-from celery_safeguards.deadletter.store import LetterChanged, LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen
 from celery_safeguards.errors import ConfigurationError, MessageTooLarge
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import (

@@ -11,7 +11,7 @@ from celery.signals import after_task_publish, before_task_publish
 
 from celery_safeguards import Safeguards, SafeTask
 from celery_safeguards.deadletter.changes import look_at
-from celery_safeguards.deadletter.store import LetterChanged
+from celery_safeguards.deadletter.refusals import LetterChanged
 from celery_safeguards.replay import Edit, send_edited
 from celery_safeguards.replay.copies.edit_history import copies_of
 from tests.integration.replay.shop import die, make_app, queued, run, stored, take

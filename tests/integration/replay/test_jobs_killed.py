@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.jobs.job import declared
 from celery_safeguards.replay import ReplayRefused, discard, resume
 from celery_safeguards.replay.many import batch, running

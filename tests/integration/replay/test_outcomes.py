@@ -11,7 +11,7 @@ from celery_safeguards import DidNotHappen, Happened, Safeguards, SafeTask
 from celery_safeguards import headers as h
 from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.deadletter.store import LetterNotOpen
+from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import Refused, StoreUnavailable
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
-from celery_safeguards.deadletter.store import LetterNotOpen, NoSuchLetter
+from celery_safeguards.deadletter.refusals import LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
 from celery_safeguards.policy import DidNotHappen, Happened

@@ -1,0 +1,1 @@
+"""The parts of the port of letters (`deadletter.store`), by who calls them."""
