@@ -14,7 +14,9 @@ from celery_safeguards.cli.forecasting import print_forecast
 from celery_safeguards.cli.narrowing import KINDS, in_group
 from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
-from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, NoSuchJob, ReplayJob, declared
+from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, ReplayJob
+from celery_safeguards.jobs.refusals import NoSuchJob
+from celery_safeguards.jobs.steps import declared
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import counted, when
 from celery_safeguards.replay.many.asking import Asker

@@ -20,108 +20,24 @@ One runner at a time has a job, by a lease that it renews with each step:
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal, Self
 
-from celery_safeguards.errors import ConfigurationError, SafeguardsError
+from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.jobs.refusals import JobUnreadable
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.jobs.tempo import Tempo
-from celery_safeguards.printable import duration
 from celery_safeguards.stored_types import known_fields, names_of_fields, require_types
 
 JobStatus = Literal["running", "paused", "stopped", "cancelled", "done"]
 STATUSES: tuple[JobStatus, ...] = ("running", "paused", "stopped", "cancelled", "done")
 OVER: frozenset[JobStatus] = frozenset({"cancelled", "done"})
-PART_SIZE = 500
-"""How many letters are kept together."""
-
-MOST_REASONS = 20
-"""How many different reasons a job counts; the others are one."""
-
 MOST_AT_ONCE = 10_000
 """Each step writes down which letters are on their way."""
 
-OTHER_REASONS = "other reasons"
-_REASON_CHARS = 200
-
-
-class NoSuchJob(SafeguardsError):
-    """Raised when a job is not in the store."""
-
-
-class JobUnderWay(SafeguardsError):
-    """Raised when a group has a job that is not over: `job_id`."""
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(job_id)
-        self.job_id = job_id
-
-    def __str__(self) -> str:
-        return f"job {self.job_id} replays this group already: go on with that one, or cancel it"
-
-
-class JobLost(SafeguardsError):
-    """Raised to a runner whose job somebody else has: its lease was over, or the job was paused or ended."""
-
-
-class JobNotOpen(SafeguardsError):
-    """Raised when a job stands otherwise than a step needs."""
-
-
-class JobUnreadable(SafeguardsError, ValueError):
-    """Raised when stored text is no job: damaged, or written by a newer version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """A letter as it was when it was chosen."""
-
-    letter_id: str
-    last_failed_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What became of letters: how many were sent, had no need, were refused; of those sent, how many have an answer."""
-
-    sent: int = 0
-    skipped: int = 0
-    refused: int = 0
-    succeeded: int = 0
-    failed_again: int = 0
-    unanswered: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    """Why letters were skipped or refused."""
-
-    def __add__(self, other: "Tally") -> "Tally":
-        numbers = {each: getattr(self, each) + getattr(other, each) for each in _NUMBERS}
-        reasons = dict(self.reasons)
-        for reason, count in other.reasons.items():
-            known = reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS
-            reasons[known] = reasons.get(known, 0) + count
-        return Tally(**numbers, reasons=reasons)
-
-    def because(self, reason: str) -> "Tally":
-        """Return it with one more letter of this reason."""
-        return self + Tally(reasons={reason[:_REASON_CHARS]: 1})
-
-
-_NUMBERS = ("sent", "skipped", "refused", "succeeded", "failed_again", "unanswered")
-
-
 OnTheirWay = Mapping[str, tuple[float, float]]
 """By letter: its last failure when it was chosen, and when it was sent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A step of a runner: see `ReplayJob`; the tally is of all steps, for a step may be written twice."""
-
-    position: int
-    tally: Tally
-    on_their_way: OnTheirWay
-    tempo: Tempo
-    due_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,119 +189,3 @@ class ReplayJob:
 
 def _rate_in_words(per_second: float | None) -> str:
     return "as fast as store and broker take them" if per_second is None else f"{per_second:.3g} a second"
-
-
-JobChange = Callable[[ReplayJob], ReplayJob]
-"""Decides what a stored job becomes, or raises."""
-
-
-def taken(runner: str, now_seconds: float, lease_seconds: float) -> JobChange:
-    """Return the change by which a runner gets a job that runs and that nobody has."""
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if job.status != "running":
-            raise JobNotOpen(f"job {job.id} is {job.status}{f': {job.because}' if job.because else ''}")
-        if job.runner not in {"", runner} and job.lease_until_seconds > now_seconds:
-            left = duration(job.lease_until_seconds - now_seconds)
-            raise JobNotOpen(f"job {job.id} is run by {job.runner}, whose lease ends in {left} at the latest")
-        return replace(job, runner=runner, lease_until_seconds=now_seconds + lease_seconds, changed_seconds=now_seconds)
-
-    return change
-
-
-def advanced(runner: str, now_seconds: float, lease_seconds: float, progress: Progress) -> JobChange:
-    """Return the change by which a runner writes a step down, and keeps the job."""
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if job.runner != runner:
-            raise JobLost(f"job {job.id} is run by {job.runner or 'nobody'} now")
-        # Paused or cancelled meanwhile: what was sent is written down all the same.
-        keeps = job.status == "running"
-        return replace(
-            job,
-            position=progress.position,
-            tally=progress.tally,
-            on_their_way=progress.on_their_way,
-            tempo=progress.tempo,
-            due_seconds=progress.due_seconds,
-            runner=runner if keeps else "",
-            lease_until_seconds=now_seconds + lease_seconds if keeps else 0.0,
-            changed_seconds=now_seconds,
-        )
-
-    return change
-
-
-def ended(runner: str, status: JobStatus, because: str, now_seconds: float) -> JobChange:
-    """Return the change by which a runner gives a job back: done, or stopped."""
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if job.runner != runner:
-            raise JobLost(f"job {job.id} is run by {job.runner or 'nobody'} now")
-        given_back = replace(job, runner="", lease_until_seconds=0.0, changed_seconds=now_seconds)
-        # Otherwise a person was faster.
-        return replace(given_back, status=status, because=because) if job.status == "running" else given_back
-
-    return change
-
-
-def let_go(runner: str, now_seconds: float) -> JobChange:
-    """Return the change by which a runner leaves a job for the next one."""
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if job.runner != runner:
-            return job
-        return replace(job, runner="", lease_until_seconds=0.0, changed_seconds=now_seconds)
-
-    return change
-
-
-def declared(status: JobStatus, who: str, now_seconds: float) -> JobChange:
-    """Return the change by which a person pauses a job, resumes it, or cancels it."""
-    allowed: Mapping[JobStatus, Sequence[JobStatus]] = {
-        "paused": ("running",),
-        "running": ("paused", "stopped"),
-        "cancelled": ("running", "paused", "stopped"),
-    }
-    if not who.strip():
-        raise ConfigurationError(f"who={who!r}: a job is changed under a name")
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if job.status not in allowed[status]:
-            raise JobNotOpen(f"job {job.id} is {job.status}")
-        # A runner keeps the name on the job until it has written down what it has sent.
-        runner = job.runner if job.lease_until_seconds > now_seconds else ""
-        changed = replace(job, status=status, because=f"by {who}", runner=runner, changed_seconds=now_seconds)
-        if job.status != "stopped" or status != "running":
-            return changed
-        # Who resumes what has stopped has seen its failures: as many more stop it again. Where it has stopped without
-        # any, as when no broker was there, its canaries still go first.
-        bad = job.tally.failed_again + job.tally.unanswered
-        stop_at = job.stop_at and job.stop_at + job.tally.failed_again
-        return replace(changed, canary=0 if bad else job.canary, stop_at=stop_at)
-
-    return change
-
-
-def settled(unsure: Sequence[str], now_seconds: float) -> JobChange:
-    """Return the change by which it is written down what the last runner of a cancelled job has left."""
-
-    def change(job: ReplayJob) -> ReplayJob:
-        if not job.may_be_settled(now_seconds):
-            raise JobLost(f"job {job.id} is settled, or somebody runs it")
-        free = replace(job, runner="", lease_until_seconds=0.0, changed_seconds=now_seconds)
-        return replace(free, settled=True, unsure=tuple(unsure))
-
-    return change
-
-
-def parts_of(picked: Sequence[Picked]) -> list[str]:
-    """Return letters as they are kept: `PART_SIZE` of them in each text."""
-    parts = [picked[first : first + PART_SIZE] for first in range(0, len(picked), PART_SIZE)]
-    return [json.dumps([[each.letter_id, each.last_failed_seconds] for each in part]) for part in parts]
-
-
-def picked_of(part: str) -> list[Picked]:
-    """Return the letters of one text."""
-    loaded: list[list[Any]] = json.loads(part)
-    return [Picked(letter_id, last_failed_seconds) for letter_id, last_failed_seconds in loaded]

@@ -3,7 +3,10 @@
 import threading
 from collections.abc import Sequence
 
-from celery_safeguards.jobs.job import JobChange, JobUnderWay, NoSuchJob, Picked, ReplayJob, parts_of, picked_of
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked, parts_of, picked_of
+from celery_safeguards.jobs.refusals import JobUnderWay, NoSuchJob
+from celery_safeguards.jobs.steps import JobChange
 from celery_safeguards.jobs.store import JobPage
 
 

@@ -9,16 +9,10 @@ import uuid
 from collections.abc import Sequence
 
 from celery_safeguards._redis import Client, Keys, Script
-from celery_safeguards.jobs.job import (
-    JobChange,
-    JobUnderWay,
-    JobUnreadable,
-    NoSuchJob,
-    Picked,
-    ReplayJob,
-    parts_of,
-    picked_of,
-)
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked, parts_of, picked_of
+from celery_safeguards.jobs.refusals import JobUnderWay, JobUnreadable, NoSuchJob
+from celery_safeguards.jobs.steps import JobChange
 from celery_safeguards.jobs.store import JobPage
 
 _CREATE = Script.of("jobs/create_job.lua")

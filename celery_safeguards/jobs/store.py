@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from celery_safeguards.jobs.job import JobChange, Picked, ReplayJob
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked
+from celery_safeguards.jobs.steps import JobChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

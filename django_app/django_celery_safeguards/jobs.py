@@ -9,17 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_safeguards.clock import to_us
-from celery_safeguards.jobs.job import (
-    OVER,
-    JobChange,
-    JobUnderWay,
-    JobUnreadable,
-    NoSuchJob,
-    Picked,
-    ReplayJob,
-    parts_of,
-    picked_of,
-)
+from celery_safeguards.jobs.job import OVER, ReplayJob
+from celery_safeguards.jobs.picked import Picked, parts_of, picked_of
+from celery_safeguards.jobs.refusals import JobUnderWay, JobUnreadable, NoSuchJob
+from celery_safeguards.jobs.steps import JobChange
 from celery_safeguards.jobs.store import JobPage
 from django_celery_safeguards.house import House
 from django_celery_safeguards.models import NAME_CHARS

@@ -20,7 +20,8 @@ from typing import Any
 from celery import shared_task
 
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.jobs.job import JobNotOpen, NoSuchJob, ReplayJob
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.refusals import JobNotOpen, NoSuchJob
 from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from celery_safeguards.jobs.job import Picked, ReplayJob
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked
 from celery_safeguards.locks.store import LockAsk, LockUnreadable
 from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.jobs.job import declared
+from celery_safeguards.jobs.steps import declared
 from celery_safeguards.replay.many.choosing import Choice, make_job
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, open_letter, press, told

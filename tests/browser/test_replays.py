@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.jobs.job import taken
+from celery_safeguards.jobs.steps import taken
 from celery_safeguards.jobs.tempo import Tempo
 from django_celery_safeguards.sql import row_id
 from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, press, told

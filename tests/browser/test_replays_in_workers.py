@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from celery_safeguards.jobs.job import declared, taken
+from celery_safeguards.jobs.steps import declared, taken
 from celery_safeguards.replay.many.batch import task_id_of
 from celery_safeguards.replay.many.choosing import Choice, make_job
 from django_celery_safeguards.sql import row_id

@@ -14,7 +14,7 @@ from functools import partial
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.letter import HistoryEntry
-from celery_safeguards.jobs.job import declared, taken
+from celery_safeguards.jobs.steps import declared, taken
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import LockAsk
 from celery_safeguards.replay.many.choosing import make_job, named

@@ -6,22 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from celery_safeguards.jobs.job import (
-    PART_SIZE,
-    JobLost,
-    JobNotOpen,
-    JobUnderWay,
-    NoSuchJob,
-    Picked,
-    Progress,
-    ReplayJob,
-    Tally,
-    advanced,
-    declared,
-    ended,
-    settled,
-    taken,
-)
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import PART_SIZE, Picked
+from celery_safeguards.jobs.refusals import JobLost, JobNotOpen, JobUnderWay, NoSuchJob
+from celery_safeguards.jobs.steps import Progress, advanced, declared, ended, settled, taken
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.jobs.tempo import Tempo
 from tests.conformance.deadletter_contract import NOON, RACERS, race
 

@@ -9,8 +9,9 @@ from billiard.context import ForkContext
 
 from celery_safeguards._redis import Client, Keys
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.jobs.job import JobUnderWay, JobUnreadable, declared, taken
 from celery_safeguards.jobs.redis import RedisJobStore
+from celery_safeguards.jobs.refusals import JobUnderWay, JobUnreadable
+from celery_safeguards.jobs.steps import declared, taken
 from tests.conformance import stores
 from tests.conformance.deadletter_contract import NOON
 from tests.conformance.jobs_contract import LEASE_SECONDS, ReplayJobContract, job, picked

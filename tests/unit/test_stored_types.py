@@ -11,7 +11,9 @@ from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.group import LetterGroup, ReleaseFailures
 from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
 from celery_safeguards.deadletter.wire import WireMessage
-from celery_safeguards.jobs.job import JobUnreadable, ReplayJob, Tally
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.refusals import JobUnreadable
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.ledger.record import Record, RecordUnreadable, State
 from celery_safeguards.locks.redis import state_of
 from celery_safeguards.locks.store import LockUnreadable

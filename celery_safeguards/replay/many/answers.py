@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
-from celery_safeguards.jobs.job import OnTheirWay, ReplayJob, Tally
+from celery_safeguards.jobs.job import OnTheirWay, ReplayJob
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.replay.many.batch import task_id_of
 from celery_safeguards.replay.send import policy_of
 from celery_safeguards.wiring import Wiring

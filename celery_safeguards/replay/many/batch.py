@@ -22,7 +22,9 @@ from celery_safeguards.deadletter.letter import Letter, LetterTruncated, LetterU
 from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import SafeguardsError, StoreUnavailable
-from celery_safeguards.jobs.job import Picked, ReplayJob, Tally
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.ledger.record import RecordUnreadable
 from celery_safeguards.replay.plan import (
     OutgoingMessage,

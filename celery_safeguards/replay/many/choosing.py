@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.jobs.job import Picked, ReplayJob
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import Picked
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.wiring import Wiring
 

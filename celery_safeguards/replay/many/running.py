@@ -22,19 +22,11 @@ from typing import Any
 from celery_safeguards.clock import Clock
 from celery_safeguards.deadletter.fingerprint import without_values
 from celery_safeguards.errors import StoreUnavailable
-from celery_safeguards.jobs.job import (
-    PART_SIZE,
-    JobLost,
-    JobStatus,
-    Picked,
-    Progress,
-    ReplayJob,
-    Tally,
-    advanced,
-    ended,
-    let_go,
-    taken,
-)
+from celery_safeguards.jobs.job import JobStatus, ReplayJob
+from celery_safeguards.jobs.picked import PART_SIZE, Picked
+from celery_safeguards.jobs.refusals import JobLost
+from celery_safeguards.jobs.steps import Progress, advanced, ended, let_go, taken
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.jobs.tempo import Tempo, least_share
 from celery_safeguards.printable import counted
 from celery_safeguards.replay.many.answers import look_at

@@ -19,7 +19,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
-from celery_safeguards.jobs.job import PART_SIZE, JobLost, NoSuchJob, Picked, ReplayJob, settled
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.picked import PART_SIZE, Picked
+from celery_safeguards.jobs.refusals import JobLost, NoSuchJob
+from celery_safeguards.jobs.steps import settled
 from celery_safeguards.replay.many.batch import MOST_UNWRITTEN, task_id_of
 from celery_safeguards.wiring import Wiring
 

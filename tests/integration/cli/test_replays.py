@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards._redis import Keys
-from celery_safeguards.jobs.job import taken
+from celery_safeguards.jobs.steps import taken
 from celery_safeguards.jobs.tempo import Tempo
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay.many import running

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards.deadletter.refusals import LetterNotOpen
-from celery_safeguards.jobs.job import Tally
+from celery_safeguards.jobs.tally import Tally
 from celery_safeguards.replay import replay
 from celery_safeguards.replay.many.answers import look_at
 from celery_safeguards.replay.many.batch import task_id_of

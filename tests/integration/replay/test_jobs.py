@@ -10,7 +10,8 @@ import pytest
 
 from celery_safeguards._redis import Keys
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
-from celery_safeguards.jobs.job import JobNotOpen, JobUnderWay, declared, taken
+from celery_safeguards.jobs.refusals import JobNotOpen, JobUnderWay
+from celery_safeguards.jobs.steps import declared, taken
 from celery_safeguards.ledger.record import FORMAT
 from celery_safeguards.replay import discard
 from celery_safeguards.replay.many import batch

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards.deadletter.refusals import LetterNotOpen
-from celery_safeguards.jobs.job import declared
+from celery_safeguards.jobs.steps import declared
 from celery_safeguards.replay import ReplayRefused, discard, resume
 from celery_safeguards.replay.many import batch, running
 from celery_safeguards.replay.many.choosing import Choice, make_job

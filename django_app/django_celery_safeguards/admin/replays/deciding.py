@@ -10,7 +10,8 @@ from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
 
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.jobs.job import ReplayJob, declared
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.steps import declared
 from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring

@@ -5,7 +5,8 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from celery_safeguards.jobs.job import JobUnreadable, ReplayJob
+from celery_safeguards.jobs.job import ReplayJob
+from celery_safeguards.jobs.refusals import JobUnreadable
 from django_celery_safeguards.admin.pages import presenting
 
 

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from celery_safeguards.errors import SafeguardsError
-from celery_safeguards.jobs.job import JobUnderWay
+from celery_safeguards.jobs.refusals import JobUnderWay
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.many.choosing import Choice, make_job, named
