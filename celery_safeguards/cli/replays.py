@@ -11,14 +11,15 @@ import click
 
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.forecasting import print_forecast
+from celery_safeguards.cli.job_text import in_doubt, plain, print_job, row_of
 from celery_safeguards.cli.narrowing import KINDS, in_group
 from celery_safeguards.cli.options import as_json, by_whom
-from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
+from celery_safeguards.cli.text import complain, print_json, print_table
 from celery_safeguards.jobs.job import MOST_AT_ONCE, JobStatus, ReplayJob
 from celery_safeguards.jobs.refusals import NoSuchJob
 from celery_safeguards.jobs.steps import declared
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.printable import counted, when
+from celery_safeguards.printable import counted
 from celery_safeguards.replay.many.asking import Asker
 from celery_safeguards.replay.many.choosing import ORDERS, Choice, Order, make_job, named
 from celery_safeguards.replay.many.forecasting import foresee
@@ -26,25 +27,8 @@ from celery_safeguards.replay.many.running import run_job
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
 
-_PLAIN = (
-    *("id", "status", "because", "who", "reason", "chosen", "fingerprint", "total", "position", "settled"),
-    *(
-        "per_second",
-        "at_once",
-        "canary",
-        "stop_at",
-        "adapts",
-        "window",
-        "per_second_now",
-        "may_run_twice",
-        "runner",
-        "created_seconds",
-        "changed_seconds",
-    ),
-)
 _MOST_ASKED = 1_000
 _ASK_SECONDS = 300.0
-_TALLY = ("sent", "skipped", "refused", "succeeded", "failed_again", "unanswered")
 
 
 @click.group()
@@ -160,7 +144,7 @@ def start(
         _declare(ctx, job.id, "cancelled", who)
         raise click.Abort
     if detach:
-        _print_job(job, as_json=as_json)
+        print_job(job, as_json=as_json)
     else:
         _run(ctx, job.id, as_json=as_json)
 
@@ -173,10 +157,10 @@ def list_jobs(ctx: click.Context, limit: int, as_json: bool) -> None:
     """List jobs, the newest first."""
     page = Wiring.of(ctx.obj.app).jobs.list(limit)
     if as_json:
-        print_json({"jobs": [_plain(job) for job in page.jobs], "unreadable": page.unreadable})
+        print_json({"jobs": [plain(job) for job in page.jobs], "unreadable": page.unreadable})
     elif page.jobs:
         head = ("JOB", "STATUS", "DONE", "SENT", "SUCCEEDED", "FAILED AGAIN", "MADE", "BY", "CHOSEN")
-        print_table(head, [_row(job) for job in page.jobs])
+        print_table(head, [row_of(job) for job in page.jobs])
     else:
         complain("no jobs")
     ctx.exit(Exit.DONE if page.jobs else Exit.REFUSED)
@@ -188,7 +172,7 @@ def list_jobs(ctx: click.Context, limit: int, as_json: bool) -> None:
 @click.pass_context
 def show(ctx: click.Context, job_id: str, as_json: bool) -> None:
     """Show one job: how it stands, what became of its letters, and which a runner that was killed has left."""
-    _print_job(settle(ctx.obj.app, job_id), as_json=as_json)
+    print_job(settle(ctx.obj.app, job_id), as_json=as_json)
 
 
 @replays.command()
@@ -252,7 +236,7 @@ def _run(ctx: click.Context, job_id: str, *, as_json: bool) -> None:
     app = ctx.obj.app
     with _stops_asked() as should_stop, _progress(app, job_id, is_shown=not as_json) as on_step:
         job = run_job(app, job_id, on_step=on_step, should_stop=should_stop)
-    _print_job(job, as_json=as_json)
+    print_job(job, as_json=as_json)
     if job.status == "running":
         complain(f"left where it is: go on by `replays run {job_id}`")
     is_well = job.status == "done" and job.tally.succeeded == job.total
@@ -268,7 +252,7 @@ def _declare(ctx: click.Context, job_id: str, status: JobStatus, who: str) -> No
     if status == "cancelled" and not job.settled:
         left_seconds = max(0.0, job.lease_until_seconds - wiring.clock.wall_seconds())
         complain(f"what its runner has begun is known in {left_seconds:.0f} s at the latest: `replays show {job_id}`")
-    for line in _in_doubt(job):
+    for line in in_doubt(job):
         complain(line)
 
 
@@ -300,49 +284,3 @@ def _progress(app: Any, job_id: str, *, is_shown: bool) -> Iterator[Callable[[Re
 
         move(job)
         yield move
-
-
-def _print_job(job: ReplayJob, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_plain(job))
-        return
-    tally = job.tally
-    pace, *slowed = job.pace_in_words
-    print_fields(
-        [
-            ("job", job.id),
-            ("status", f"{job.status}{f': {job.because}' if job.because else ''}"),
-            ("chosen", f"{counted(job.total, 'letter')}: {job.chosen}"),
-            ("by", f"{job.who}{f': {job.reason}' if job.reason else ''}"),
-            ("made", when(job.created_seconds)),
-            ("pace", pace),
-            *(("", line) for line in slowed),
-            ("canary", f"{counted(job.canary, 'letter')} first" if job.canary else None),
-            ("stops at", f"{job.stop_at} failures" if job.stop_at else None),
-            ("dealt with", f"{job.position} of {job.total}"),
-            ("sent", tally.sent),
-            ("", f"{tally.succeeded} succeeded, {tally.failed_again} failed again, {tally.unanswered} gave no answer"),
-            ("", f"{len(job.on_their_way)} on their way" if job.on_their_way else None),
-            *(("" if at else "in doubt", line) for at, line in enumerate(_in_doubt(job))),
-            ("skipped", tally.skipped),
-            ("refused", tally.refused),
-            *(("", f"{count}: {reason}") for reason, count in tally.reasons.items()),
-        ]
-    )
-
-
-def _in_doubt(job: ReplayJob) -> list[str]:
-    return [f"letter {each} was begun, perhaps not sent: `dead resume {each}` sends it" for each in job.unsure]
-
-
-def _row(job: ReplayJob) -> tuple[object, ...]:
-    numbers = (f"{job.position}/{job.total}", job.tally.sent, job.tally.succeeded, job.tally.failed_again)
-    return (job.id, job.status, *numbers, when(job.created_seconds), job.who, job.chosen)
-
-
-def _plain(job: ReplayJob) -> dict[str, Any]:
-    numbers = {name: getattr(job.tally, name) for name in _TALLY}
-    described = {name: getattr(job, name) for name in _PLAIN}
-    tempo = {"pace_share": job.tempo.share, "failing_share": job.tempo.failing}
-    rest = {"on_their_way": len(job.on_their_way), "in_doubt": job.unsure, "reasons": dict(job.tally.reasons)}
-    return {**described, **tempo, **numbers, **rest}
