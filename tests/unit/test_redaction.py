@@ -4,7 +4,10 @@ What is shown of a letter: no secret, and all that is none.
 
 import inspect
 import time
+import uuid
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import pytest
 from kombu.utils.imports import symbol_by_name
@@ -142,6 +145,29 @@ def test_short_and_long_numbers_are_masked_as_words():
     seen = Redaction().letter(replace(of(password=1234), error_message="1234 of 12345, line 1234"))
 
     assert f"{MASK} of 12345, line {MASK}" == seen.error_message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        uuid.UUID("12345678-1234-5678-1234-567812345678"),
+        date(1980, 5, 1),
+        datetime(1980, 5, 1, 7, 8, 9, tzinfo=UTC),
+        Decimal("1234.50"),
+        b"hello",
+        b"\xff\xfeabc",
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("place", ["argument", "header"])
+def test_value_of_another_type_is_masked_as_python_writes_it(value, place):
+    """An error quotes a UUID with its hyphens and a date by its repr, which no message holds."""
+    given = of(secret=value) if place == "argument" else of(headers={"secret": value})
+
+    seen = Redaction().letter(replace(given, error_message=f"no {value} in datetime, {value!r}, {[value]}"))
+
+    assert not [part for part in (str(value), repr(value)) if part in seen.error_message]
+    assert "in datetime" in seen.error_message
 
 
 def test_positional_arguments_of_an_unknown_task_are_masked_if_any_may_be_sensitive():

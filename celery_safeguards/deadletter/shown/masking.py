@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from celery_safeguards.deadletter.arguments import JSON, plain_of
-from celery_safeguards.deadletter.wire import WireMessage
+from celery_safeguards.deadletter.terms import is_tagged
+from celery_safeguards.deadletter.wire import WireMessage, dumps, loads, safe_repr
 
 MASK = "[redacted]"
 FAILED = "[redaction failed]"
@@ -159,15 +160,21 @@ class Look:
 
     def _note(self, value: Any) -> None:
         """Note what a masked value is as text, to be looked for in other texts."""
-        if isinstance(value, dict | list):
+        if is_tagged(value):
+            # The name of its type is no secret; a text has the value as Python writes it.
+            self._note(value["__value__"])
+            opened = loads(dumps(value))
+            if not isinstance(opened, dict):
+                self._note(opened)
+        elif isinstance(value, dict | list):
             for each in value.values() if isinstance(value, dict) else value:
                 self._note(each)
-        elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            text = str(value)
-            # As it is, as Python and JSON write it, and as Celery's `saferepr` does.
-            for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1], text.replace("'", "\\'")):
-                if len(form) >= _LEAST_CHARS:
-                    self._values[form] = None
+        elif value is not None and not isinstance(value, bool):
+            for text in _texts_of(value):
+                # As it is, as Python and JSON write it, and as Celery's `saferepr` does.
+                for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1], text.replace("'", "\\'")):
+                    if len(form) >= _LEAST_CHARS:
+                        self._values[form] = None
 
     def _without_values(self, text: str) -> str:
         if len(self._values) > _MOST_VALUES:
@@ -178,6 +185,16 @@ class Look:
             edge = r"\b" if value.isdigit() else ""
             text = re.sub(f"{edge}{re.escape(value)}{edge}", MASK, text)
         return text
+
+
+def _texts_of(value: Any) -> tuple[str, ...]:
+    """Return what a value is in texts: a date's `str` and its `repr` have no word in common."""
+    if isinstance(value, str | int | float):
+        return (str(value),)
+    if isinstance(value, bytes):
+        return (value.decode("utf-8", "replace"), repr(value)[2:-1])
+    text, written = str(value), safe_repr(value)
+    return (text,) if text in written else (text, written)
 
 
 def names_of_places(signature: inspect.Signature | None, count: int) -> list[str]:
