@@ -178,6 +178,17 @@ def test_positional_arguments_of_an_unknown_task_are_masked_if_any_may_be_sensit
     assert "ann@" in everything(Redaction(()).letter(given))
 
 
+@pytest.mark.parametrize("name", ["chain", "callbacks", "chord"])
+def test_positional_arguments_of_what_follows_are_masked_if_any_may_be_sensitive(name):
+    """An export and `--json` show the whole of it."""
+    group = {"task": "celery.group", "args": [], "kwargs": {"tasks": [{"task": "mail", "args": ["ann@b.example"]}]}}
+    follower = {"chain": [group], "callbacks": [group], "chord": {"task": "mail", "args": ["ann@b.example"]}}[name]
+    given = with_texts(of(body=str(dumps([[], {"order": 7}, {name: follower}])).encode()), "ann@b.example")
+
+    assert "ann@b.example" not in everything(Redaction(("email",)).letter(given, SIGNATURE))
+    assert given == Redaction().letter(given, SIGNATURE)
+
+
 # --- the project's own function
 
 
