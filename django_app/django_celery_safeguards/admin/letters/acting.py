@@ -20,6 +20,8 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.utils.decorators import method_decorator
+from django.views.decorators.debug import sensitive_post_parameters
 
 from celery_safeguards.printable import clean, counted
 from django_celery_safeguards.admin.letters.deeds import Done, Given
@@ -115,6 +117,7 @@ class LetterActions:
 
     # What was done is done, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
+    @method_decorator(sensitive_post_parameters("result"))
     def deed_view(self: Any, request: Any, deed: str) -> Any:
         """Ask before a deed, or do it."""
         wanted = DEEDS.get(deed)

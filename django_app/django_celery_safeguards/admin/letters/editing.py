@@ -7,6 +7,8 @@ Edit as new, in the admin: a form, the page that says what will happen, and the 
 What is sent is what was shown: the page carries a mark of the copy and of all that was said of it. A form that was
 changed after the check is checked again, and so is one whose key has moved on. And it carries a mark of the letter: one
 that was edited, replayed or discarded meanwhile, or has died again, is left alone, and shown as it is now.
+
+What a person writes into the form stands in no report of an error that Django mails.
 """
 
 import time
@@ -16,6 +18,8 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.utils.decorators import method_decorator
+from django.views.decorators.debug import sensitive_post_parameters
 
 from celery_safeguards.deadletter.changes import EDITABLE, look_at, require_look
 from celery_safeguards.deadletter.letter import Letter, LetterTruncated
@@ -55,6 +59,7 @@ class LetterEditing:
 
     # What was sent is sent, whatever happens to the request afterwards, and so is its entry in the log.
     @transaction.non_atomic_requests
+    @method_decorator(sensitive_post_parameters("args", "kwargs"))
     def edit_view(self: Any, request: Any, object_id: str) -> Any:
         """Show the form, say what would happen, or send."""
         if request.method not in {"GET", "POST"}:
