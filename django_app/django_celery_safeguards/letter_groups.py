@@ -5,9 +5,13 @@ Nobody waits for anybody who waits for him: a transaction holds one letter's row
 two, in the order of their fingerprints.
 
 A failure storm writes one group's row once for each letter, one after the other; each holds it for two statements.
+
+A group that cannot be read (damaged, or written by a newer version) stays as it is: a letter that joins it is written
+all the same, as one that no group counts, and is counted at its next change once the group can be read.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from celery_safeguards.clock import to_us
@@ -26,6 +30,7 @@ _COLUMNS = (
 )
 
 Move = tuple[tuple[str, State] | None, Letter]
+logger = logging.getLogger(__name__)
 
 
 class OrmGroups:
@@ -34,9 +39,9 @@ class OrmGroups:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def count(self, cursor: Any, moves: Sequence[Move], *, has_died: bool) -> None:
+    def count(self, cursor: Any, moves: Sequence[Move], *, has_died: bool) -> Collection[str]:
         """
-        Count letters where they are now.
+        Count letters where they are now; returns the groups that cannot be read, and count nothing.
 
         Args:
             cursor: in the transaction that has written the letters.
@@ -47,23 +52,34 @@ class OrmGroups:
         moves = [(left, letter) for left, letter in moves if has_died or left != (letter.fingerprint, letter.state)]
         befores = {left[0] for left, _ in moves if left and left[0]}
         groups: dict[str, LetterGroup] = {}
+        unreadable: set[str] = set()
         for fingerprint in sorted(befores | {letter.fingerprint for _, letter in moves}):
-            stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            try:
+                stored = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            except LetterUnreadable as error:
+                logger.error("group %s counts nothing: %s", fingerprint, error)  # noqa: TRY400 - it says why
+                unreadable.add(fingerprint)
+                continue
             groups |= {} if stored is None else {fingerprint: stored}
         known = set(groups)
         for left, letter in moves:
             if left and left[0] in groups:
                 groups[left[0]] = without(groups[left[0]], left[1])
-            groups[letter.fingerprint] = holding(
-                groups.get(letter.fingerprint) or group_of(letter), letter, has_died=has_died
-            )
+            if letter.fingerprint not in unreadable:
+                groups[letter.fingerprint] = holding(
+                    groups.get(letter.fingerprint) or group_of(letter), letter, has_died=has_died
+                )
         for fingerprint, group in groups.items():
             self._write(cursor, group, is_new=fingerprint not in known)
+        return unreadable
 
     def leave(self, cursor: Any, left: Sequence[tuple[str, State]]) -> None:
         """Count letters that are gone no more; `left`: of each the group that counted it, and its state there."""
         for fingerprint in sorted({name for name, _ in left if name}):
-            group = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            try:
+                group = self._read(cursor, fingerprint, self._house.dialect.for_update)
+            except LetterUnreadable:
+                continue
             if group is None:
                 continue
             for _, state in (each for each in left if each[0] == fingerprint):

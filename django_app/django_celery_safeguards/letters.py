@@ -239,7 +239,12 @@ class OrmLetterStore(LetterSteps):
                 self._lately.keep(row[_LETTER], letter, instead_of=as_read.text if as_read else "")
         self._terms.write(cursor, written)
         # Last: of all that is written here, others wait for the group's row alone.
-        self._groups.count(cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died)
+        unreadable = self._groups.count(
+            cursor, [_move(as_read, letter) for as_read, letter in writes], has_died=has_died
+        )
+        for as_read, letter in writes:
+            if letter.fingerprint in unreadable and (as_read is None or as_read.counted_in != letter.fingerprint):
+                cursor.execute(table.update(["fingerprint"]), ["", self._id(letter.id)])
 
     def _written(self, as_read: _AsRead | None, letter: Letter) -> Written:
         before, had = (as_read.letter, as_read.terms_written) if as_read else (None, "")

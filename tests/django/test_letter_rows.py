@@ -6,7 +6,7 @@ import pytest
 
 from celery_safeguards.deadletter.letter import Letter
 from django_celery_safeguards import letters
-from django_celery_safeguards.models import DeadLetter
+from django_celery_safeguards.models import DeadLetter, LetterGroup
 from tests.conformance.deadletter_contract import NOON, letter
 
 OF_ONE = ("id", "letter_id", "letter", "terms_written")
@@ -34,3 +34,22 @@ def test_rows_of_letters_that_change_together_are_those_of_one_that_changes_alon
     plain = [{column: value for column, value in row.items() if column not in OF_ONE} for row in rows.values()]
     assert 3 == len(plain)
     assert plain[0] == plain[1] == plain[2]
+
+
+def test_letter_is_written_though_its_group_cannot_be_read(under_test, alias):
+    """While a newer version is deployed an older worker may meet a status of its; no failure is lost for that."""
+    store, groups = under_test.letters, LetterGroup.objects.using(alias)
+    store.bury(letter("before"))
+    readable = groups.get().group
+    groups.update(group=readable.replace('"open"', '"snoozed"'))
+
+    store.bury(letter("meanwhile"))
+    store.discard("meanwhile", "ana", "a test", NOON)
+    state = store.get("meanwhile").state
+    removed = store.remove(["meanwhile"], NOON + 1)
+    store.bury(letter("later"))
+    groups.update(group=readable)
+    store.add_note("later", "seen", "ana")
+
+    assert ("discarded", 1) == (state, removed)
+    assert {"open": 2} == store.get_group(letter().fingerprint).counts
