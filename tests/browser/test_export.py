@@ -211,6 +211,15 @@ def test_address_that_makes_no_sense_exports_nothing(desk, query):
     assert answer.status_code in {302, 400}
 
 
+def test_id_that_no_letter_can_have_exports_nothing(desk):
+    """A NUL is no error of the server's, and no selection is not all letters."""
+    desk.bury()
+    with desk.client("exa") as client:
+        answer = client.post(EXPORT, data={**GIVEN, "letter": "\x00"})
+
+    assert (200, True) == (answer.status_code, "There is nothing to export." in answer.text)
+
+
 def test_export_that_was_cut_short_is_told_as_that(desk):
     """The log must not say that everything went out, nor that nothing did."""
     task = new_task()

@@ -35,7 +35,7 @@ from celery_safeguards.printable import clean, counted
 from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, ReasonForm, page_that_asks
 from django_celery_safeguards.admin.pages.letter_rows import let_go, reading_of, seen_letter_of
 from django_celery_safeguards.admin.pages.payload import may_see
-from django_celery_safeguards.admin.pages.placed_list import PLACES
+from django_celery_safeguards.admin.pages.placed_list import PLACES, can_be_asked
 from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app
 from django_celery_safeguards.paging import Direction, Found, Source, page_of
@@ -115,7 +115,7 @@ class LetterExport:
         return self._exported(request, chosen, form.cleaned_data)
 
     def _picked_for_export(self: Any, request: Any, picked: Sequence[str]) -> _Chosen:
-        rows = self.get_queryset(request).filter(pk__in=list(picked))
+        rows = self.get_queryset(request).filter(pk__in=[each for each in picked if can_be_asked(each)])
         return _Chosen(sources=[Found(rows)], words="chosen from the list", letters=rows.count())
 
     def _narrowed_for_export(self: Any, request: Any) -> _Chosen:
