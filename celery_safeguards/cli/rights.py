@@ -63,7 +63,8 @@ NEEDS: Mapping[str, _Rights | Callable[[_Given], _Rights]] = {
     "dead show": (Right.VIEW, Right.VIEW_PAYLOAD),
     "dead groups": (Right.VIEW, Right.VIEW_PAYLOAD),
     "dead group": (Right.VIEW, Right.VIEW_PAYLOAD),
-    "dead triage": (Right.TRIAGE,),
+    # Its document is that of `dead group`, with what the newest failure said.
+    "dead triage": lambda given: (Right.TRIAGE, *([Right.VIEW, Right.VIEW_PAYLOAD] if given["as_json"] else [])),
     "dead replay": _to_replay,
     "dead resume": _to_replay,
     "dead discard": (Right.DISCARD,),

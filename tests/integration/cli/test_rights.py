@@ -111,6 +111,17 @@ def test_what_a_command_needs_depends_on_what_it_is_told(cli, rights, words, rig
     assert f"needs {right}" in done.stderr
 
 
+def test_group_is_printed_to_those_alone_who_may_see_what_failed(cli, bury, rights):
+    """Its document quotes the newest failure."""
+    words = ("dead", "triage", bury(error_message="no mailbox ann").fingerprint, "--status", "muted", *WHY)
+    rights.allowed.add("triage")
+
+    refused, done = cli(*words, "--json"), cli(*words)
+
+    assert (1, "", True) == (refused.exit_code, refused.stdout, "needs view, view_payload" in refused.stderr)
+    assert (0, False) == (done.exit_code, "ann" in done.output)
+
+
 def test_name_that_is_asked_about_is_the_one_that_is_given(cli, rights):
     cli("dead", "discard", "l", "--by", "vera", *WHY)
 
