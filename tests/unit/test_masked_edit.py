@@ -70,6 +70,7 @@ def written(edit):
         {"kwargs": {"customer": {"email": CANARY, "id": 7}, "lines": [{"api_key": CANARY}, {"api_key": 7}]}},
         {"args": ["ann", CANARY, 1], "kwargs": {"note": f"call {CANARY} now", **TYPED}},
         {"kwargs": {"password": 17, "token": Decimal("10.10"), "secret": [1, [2]], "x": float("nan")}},
+        {"kwargs": {"password": CANARY, "totals": {CANARY: 7}}},
         {"kwargs": {"password": 4711, "note": "[redacted 0]", "more": "[redacted]"}},
     ],
 )

@@ -15,7 +15,7 @@ from kombu.utils.json import dumps
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.conf import Settings
-from celery_safeguards.deadletter.arguments import arguments_of
+from celery_safeguards.deadletter.arguments import arguments_of, plain_of
 from celery_safeguards.deadletter.letter import HistoryEntry
 from celery_safeguards.deadletter.shown import redaction
 from celery_safeguards.deadletter.shown.masking import FAILED, MASK
@@ -132,6 +132,16 @@ def test_secret_that_another_argument_repeats_is_masked_there():
 
     assert "hunter2" not in everything(seen)
     assert "it is [redacted]" in everything(seen)
+
+
+def test_secret_that_is_a_name_in_another_mapping_is_masked_there():
+    """Totals by customer are keyed by what a customer is called."""
+    given = of(password=CANARY, totals={CANARY: 7}, headers={"by": {CANARY: 7}}, user="password")
+
+    seen = Redaction().letter(given, SIGNATURE)
+
+    assert "hunter2" not in everything(seen)
+    assert {"password", "totals", "user"} == set(plain_of(seen.wire)[0]["kwargs"])
 
 
 def test_reprs_of_masked_arguments_are_masked_whole():

@@ -113,7 +113,9 @@ class Look:
         kwargs = self._masked(plain["kwargs"], ())
         embed = self._masked(self._without_places(plain["embed"]) if self._redaction.sensitive else plain["embed"], ())
         # All that is masked is known only now.
-        args, kwargs, embed = (self._scrubbed(each) for each in (args, kwargs, embed))
+        args, embed = self._scrubbed(args), self._scrubbed(embed)
+        # The names of arguments are the task's own.
+        kwargs = {name: self._scrubbed(each) for name, each in kwargs.items()}
         args = [self._asked("argument", name, each) for name, each in zip(names, args, strict=True)]
         kwargs = {name: self._asked("argument", name, each) for name, each in kwargs.items()}
         seen = {"args": args, "kwargs": kwargs, "embed": embed}
@@ -167,7 +169,7 @@ class Look:
         if isinstance(value, str):
             return and_then(self._without_values(value))
         if isinstance(value, dict):
-            return {key: self._scrubbed(each, and_then) for key, each in value.items()}
+            return {self._scrubbed(key): self._scrubbed(each, and_then) for key, each in value.items()}
         if isinstance(value, list):
             return [self._scrubbed(each, and_then) for each in value]
         return value
