@@ -15,7 +15,7 @@ Everything that can be refused is refused here, before anything is begun: `send_
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kombu import compression
@@ -209,6 +209,10 @@ def _timing(edit: Edit) -> dict[str, Any]:
     if edit.countdown_seconds is not None:
         if not 0 <= edit.countdown_seconds < float("inf"):
             raise EditRefused(f"countdown {edit.countdown_seconds}: give seconds, 0 or more")
+        try:
+            datetime.now(UTC) + timedelta(seconds=edit.countdown_seconds)
+        except OverflowError:
+            raise EditRefused(f"countdown {edit.countdown_seconds}: no calendar goes so far") from None
         return {"countdown": edit.countdown_seconds}
     return {}
 

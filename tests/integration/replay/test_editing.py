@@ -212,6 +212,7 @@ def test_copy_follows_its_original_to_the_queue_it_came_from(shop, namespace):
         ({"eta": datetime.fromisoformat("2099-01-01")}, "zone"),
         ({"eta": datetime(2099, 1, 1, tzinfo=UTC), "countdown_seconds": 1}, "not both"),
         ({"countdown_seconds": float("inf")}, "seconds"),
+        ({"countdown_seconds": 1e12}, "calendar"),
         ({"kwargs": {"order_id": object()}}, "JSON cannot carry"),
     ],
 )
