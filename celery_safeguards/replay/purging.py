@@ -2,7 +2,7 @@
 Removing letters that have been over for as long as the project keeps them, and groups that have none any more.
 
     a page of letters that are over ──▶ keys given free ──▶ those that still are over: removed ──▶ the next page
-                                                               groups without a letter: removed
+                                groups without a letter: removed; those that stay forget what a letter that is gone said
 
 Everything goes in steps of `_MOST_A_STEP` letters at most. Killed anywhere, the next purge finds what is left; two at
 once share the letters. What each step removes is what is over at that moment: see `deadletter.retention`.
@@ -11,9 +11,11 @@ Whoever discards a letter and is killed before its key is free says it again, by
 gone nobody could: so its key is given free before that.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celery_safeguards.deadletter.changes import to_cursor
+from celery_safeguards.deadletter.group import LetterGroup
 from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.deadletter.retention import is_forgotten, is_over
 from celery_safeguards.replay.discarding import held_by, release
@@ -82,9 +84,23 @@ def _purge_groups(wiring: Wiring, before_seconds: float) -> int:
     removed, cursor = 0, to_cursor(before_seconds, "")
     while True:
         page = wiring.letters.groups(limit=_GROUPS_A_TRIP, before=cursor)
+        kept = []
         for group in page.groups:
-            if is_forgotten(group, before_seconds):
-                removed += wiring.letters.remove_group(group.fingerprint, before_seconds)
+            is_removed = is_forgotten(group, before_seconds) and wiring.letters.remove_group(
+                group.fingerprint, before_seconds
+            )
+            removed += is_removed
+            kept += [] if is_removed else [group]
+        _forget_what_is_gone(wiring, kept)
         if page.next_cursor is None:
             return removed
         cursor = page.next_cursor
+
+
+def _forget_what_is_gone(wiring: Wiring, groups: Sequence[LetterGroup]) -> None:
+    """Take the samples of letters that are gone: no erasing would find them any more."""
+    said = [group for group in groups if group.sample]
+    there = wiring.letters.get_many([group.sample_letter_id for group in said])
+    for group in said:
+        if group.sample_letter_id not in there:
+            wiring.letters.forget_sample(group.fingerprint, {group.sample_letter_id})

@@ -75,6 +75,22 @@ def test_purge_that_is_killed_is_finished_by_the_next(shop, redis_url, namespace
     assert Purged() == purge_letters(years_later(shop.app))
 
 
+def test_group_that_stays_forgets_what_a_letter_that_is_gone_has_said(shop):
+    """A note would keep a customer's address for ever, where no erasing finds it."""
+    gone, open_ = die(shop, shop.note, a=1), die(shop, shop.mail, b=1)
+    letters = Wiring.of(shop.app).letters
+    letters.close(gone.id, "it succeeded")
+    for letter in (gone, open_):
+        letters.annotate_group(letter.fingerprint, "the bank is away", "ann")
+
+    assert Purged(letters=1) == purge_letters(years_later(shop.app))
+
+    groups = [letters.get_group(each.fingerprint) for each in (gone, open_)]
+    assert [("", "the bank is away"), (open_.error_message, "the bank is away")] == [
+        (each.sample, each.note) for each in groups
+    ]
+
+
 def test_key_of_a_discarded_letter_is_free_before_the_letter_is_gone(shop):
     """Whoever discards was killed before the key was free: once the letter is gone, nobody could say it again."""
     letter = die(shop, shop.charge, order_id=7)
