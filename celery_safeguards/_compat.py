@@ -210,9 +210,15 @@ def note_polls(connection: Any, note: Callable[[], None]) -> bool:
 
 
 def polls_for_messages(consumer: Any) -> bool:
-    """Whether a worker asks for messages now: not while its prefetch is used up (kombu, `virtual/base.py`, `QoS`)."""
-    qos = getattr(getattr(consumer.task_consumer, "channel", None), "qos", None)
-    return qos is None or bool(qos.can_consume())
+    """
+    Whether a worker asks for messages now.
+
+    Not while its prefetch is used up (kombu, `virtual/base.py`, `QoS`), nor while it consumes no queue but broadcasts,
+    which come unasked (kombu 5.5 to 5.7, `transport/redis.py`, `MultiChannelPoller.on_poll_start`).
+    """
+    channel = getattr(consumer.task_consumer, "channel", None)
+    qos = getattr(channel, "qos", None)
+    return qos is None or (bool(getattr(channel, "active_queues", True)) and bool(qos.can_consume()))
 
 
 def driver_type_of(channel: Any) -> str:

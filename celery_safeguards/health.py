@@ -16,7 +16,8 @@ thing that may be broken. So the worker writes when it was last seen to live, an
 | deaf | the loop turns and the broker answers, but not to the poll for messages | 1 |
 
 Times are of the monotonic clock, which all processes of a machine share (`CLOCK_MONOTONIC`); a file from before its
-last start is told by a time that has not come yet. A worker whose prefetch is used up does not poll, and need not.
+last start is told by a time that has not come yet. A worker whose prefetch is used up does not poll, and need not; nor
+does one that consumes no queue (`celery control cancel_consumer`).
 
 Not covered: a process that is frozen in pool `solo` while a body runs is told once the body's budget is over.
 """

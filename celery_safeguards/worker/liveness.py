@@ -134,7 +134,7 @@ class Liveness:
 
     def _write(self) -> None:
         if self._tells_poll and not polls_for_messages(self._consumer):
-            # Its prefetch is used up: none is due.
+            # Its prefetch is used up, or it consumes no queue: none is due.
             self._poll = self._now()
         until, with_task = self._busy()
         signs = VitalSigns(

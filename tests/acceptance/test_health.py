@@ -33,7 +33,7 @@ class Ward:
         self.server = server
         self.announcements = announcements
         self._files = HealthFiles(directory / "health")
-        self._namespace = namespace
+        self.queue = self._namespace = namespace
         self._start_worker = start_worker
         changes = {
             "safeguards_health_interval_seconds": INTERVAL_SECONDS,
@@ -213,6 +213,19 @@ def test_worker_whose_poll_is_lost_is_told_and_a_ping_is_not_enough(ward, pool):
     ward.app.tasks["health.work"].delay(1)
     assert {Health.DEAF} == ward.watch(2)
     assert [] == ward.announcements.heard("worked")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_worker_that_consumes_no_queue_by_command_is_healthy(ward, pool):
+    """So it is drained before it is replaced; ended by its probe, it would take its bodies with it."""
+    worker = ward.start(pool)
+    wait_until(lambda: ward.app.control.ping(timeout=0.5), SOON_SECONDS, "the worker hears")
+    ward.app.control.cancel_consumer(ward.queue, destination=[worker.name], reply=True, timeout=5)
+
+    assert {Health.HEALTHY} == ward.watch(2 * MAX_AGE_SECONDS)
+
+    ward.app.control.add_consumer(ward.queue, destination=[worker.name], reply=True, timeout=5)
+    ward.work(1)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])

@@ -89,6 +89,15 @@ def test_a_worker_whose_prefetch_is_used_up_does_not_poll():
     assert polls_for_messages(SimpleNamespace(task_consumer=None)), "while it connects, one is due"
 
 
+@pytest.mark.parametrize(("active", "polls"), [({"work"}, True), (set(), False)])
+def test_a_worker_that_consumes_no_queue_does_not_poll(active, polls):
+    """Drained by a command, or fed by broadcasts alone (kombu `transport/redis.py`, `Channel.active_queues`)."""
+    channel = SimpleNamespace(qos=SimpleNamespace(can_consume=lambda: True), active_queues=active)
+
+    assert polls == polls_for_messages(SimpleNamespace(task_consumer=SimpleNamespace(channel=channel)))
+    assert isinstance(redis.Channel.active_queues, property)
+
+
 def test_opening_a_channel_of_redis_asks_the_server():
     """It is the round trip without a message (kombu `transport/redis.py`, `Channel.__init__`)."""
     assert ".ping()" in getsource(redis.Channel.__init__)
