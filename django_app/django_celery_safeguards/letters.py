@@ -34,6 +34,8 @@ _COLUMNS = (
 )
 
 _LETTER = _COLUMNS.index("letter")
+_MOST_ATTEMPTS = 2**31 - 1
+"""That a row can tell."""
 _MOST_CHARS_TOGETHER = 10_000_000
 """Of letters in one parameter: a hundred of the largest would be more than PostgreSQL takes."""
 
@@ -263,7 +265,8 @@ class OrmLetterStore(LetterSteps):
             to_us(letter.last_failed_seconds),
             letter.to_json(),
             *(shown(text, NAME_CHARS) for text in (letter.task_id, reason, error)),
-            letter.attempts,
+            # Of a stranger's message it is any number at all; the letter keeps it as it is.
+            min(max(letter.attempts, 0), _MOST_ATTEMPTS),
             letter.fingerprint,
             written.has,
             None if over is None else to_us(over),

@@ -140,6 +140,13 @@ class LetterStoreContract:
         found = store.get("l-1")
         assert (found.state, found.replay_task_id) == ("open", None)
 
+    @pytest.mark.parametrize("attempts", [-5, 2**31, 2**70])
+    def test_any_number_of_attempts_can_be_buried(self, store, attempts):
+        """A producer says it; refused, its message would come back for ever."""
+        assert store.bury(letter(attempts=attempts))
+
+        assert attempts == store.get("l-1").attempts
+
     def test_the_same_burial_is_written_once(self, store):
         """A settle that is retried must not leave two letters for one failure."""
         store.bury(letter())
