@@ -17,6 +17,8 @@ for every queue it consumes and for plain tasks as well:
 | body is no list of three | the worker ends, and the next one | `undecodable` |
 | no id | connects again, for ever | `undecodable` |
 | kwargs are no mapping; eta beyond every clock | acknowledged; rejected | `undecodable` |
+| stamps that are none; headers nested hundreds of levels deep | the worker ends | `undecodable` |
+| a shadow that no counter takes | the worker ends in pool `solo`; else never acknowledged | `undecodable` |
 | body that is not the base64 it is said to be | the worker ends | `undecodable` |
 
 A letter that was written before a crash is found by the redelivery, see `unread`. Celery's result for an unknown task

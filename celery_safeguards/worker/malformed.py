@@ -3,8 +3,10 @@ What is wrong with a message, before Celery builds its request of it.
 
 Celery takes the shape of a message on trust: a body that is no list of three ends the worker (celery 5.7,
 `worker/request.py`), an id that is missing is taken for a lost Redis connection (kombu 5.7, `transport/redis.py`,
-counts `KeyError` as one), and both come back with the message. What Celery refuses by itself is left to it: an unknown
-task, a content type that is not accepted, a body that its decoder refuses, an eta that is no date.
+counts `KeyError` as one), and both come back with the message. So do stamps that are none (`Request.revoked`), a shadow
+that no counter takes (`worker/state.py`), and headers too deep to be pickled for a child. What Celery refuses by itself
+is left to it: an unknown task, a content type that is not accepted, a body that its decoder refuses, an eta that is no
+date.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -13,6 +15,9 @@ from typing import Any
 from celery.utils.time import maybe_iso8601, maybe_make_aware, timezone
 from kombu.asynchronous.timer import to_timestamp
 from kombu.exceptions import ContentDisallowed, DecodeError
+
+_MOST_NESTED = 200
+"""Pickle goes about 490 levels deep in a stack that is empty (CPython 3.11)."""
 
 
 def fault_of(message: Any, tasks: Mapping[str, Any]) -> str | None:
@@ -46,6 +51,9 @@ def _fault(message: Any, tasks: Mapping[str, Any]) -> str | None:
         return f"its task is no name: {_short(fields['task'])}"
     task = tasks.get(fields["task"])
     is_guarded = hasattr(task, "policy")
+    # The body of protocol 2 goes to the child as bytes.
+    if _is_deeper(message.headers, _MOST_NESTED) or (is_protocol_1 and _is_deeper(fields, _MOST_NESTED)):
+        return f"it is nested deeper than {_MOST_NESTED} levels"
     fault = _fault_of_fields(fields, is_guarded=is_guarded, needs_id=not is_protocol_1)
     if fault is not None or task is None:
         return fault
@@ -61,9 +69,20 @@ def _fault_of_fields(fields: Mapping[str, Any], *, is_guarded: bool, needs_id: b
     limits = fields.get("timelimit") or (None, None)
     if not isinstance(limits, list | tuple) or len(limits) != 2 or not all(map(_is_number, limits)):
         return f"its time limits are no pair of numbers: {_short(limits)}"
-    if is_guarded and not isinstance(fields.get("retries") or 0, int):
+    if is_guarded and not _is_count(fields.get("retries") or 0):
         return f"its number of retries is none: {_short(fields['retries'])}"
-    return _fault_of_eta(fields.get("eta"))
+    return _fault_of_looks(fields) or _fault_of_eta(fields.get("eta"))
+
+
+def _fault_of_looks(fields: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with that by which a message is counted and revoked in the worker's main process."""
+    if not isinstance(fields.get("shadow"), Hashable):
+        return f"its shadow is no name: {_short(fields['shadow'])}"
+    names, stamps = fields.get("stamped_headers") or [], fields.get("stamps") or {}
+    is_named = isinstance(names, Iterable) and all(isinstance(name, Hashable) for name in names)
+    if not is_named or not isinstance(stamps, Mapping):
+        return f"its stamps are none: {_short((names, stamps))}"
+    return None
 
 
 def _fault_of_eta(eta: Any) -> str | None:
@@ -101,6 +120,18 @@ def _fault_of_body(payload: Any, *, is_guarded: bool, is_protocol_1: bool) -> st
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in value)
 
 
 def _short(value: Any) -> str:

@@ -134,6 +134,7 @@ def headers(task="intake.plain", **changes):
 
 GOOD_BODY = b'[[1], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 PROTOCOL_1 = b'{"task": "intake.gone", "id": "one", "args": [1], "kwargs": {}}'
+DEEP_PROTOCOL_1 = PROTOCOL_1.replace(b"gone", b"plain").replace(b"1", b"[" * 600 + b"]" * 600)
 
 # kind of letter, body, and what else of the message is odd
 BAD = {
@@ -160,6 +161,10 @@ BAD = {
     "eta beyond every clock": ("undecodable", GOOD_BODY, {"headers": headers(eta="9999-12-31T23:59:59.999999-14:00")}),
     "expires no date": ("undecodable", GOOD_BODY, {"headers": headers(expires=[1])}),
     "time limits one number": ("undecodable", GOOD_BODY, {"headers": headers(timelimit=5)}),
+    "stamps a number": ("undecodable", GOOD_BODY, {"headers": headers(stamped_headers=5)}),
+    "stamps mappings": ("undecodable", GOOD_BODY, {"headers": headers(stamped_headers=[{"a": 1}])}),
+    "headers nested deeply": ("undecodable", GOOD_BODY, {"headers": headers(x=json.loads("[" * 600 + "]" * 600))}),
+    "protocol 1 nested deeply": ("undecodable", DEEP_PROTOCOL_1, {"headers": {}}),
     "bad base64": ("undecodable", b"abcde", {"raw_body": "abcde"}),
     "body of the envelope a list": ("undecodable", b'["x"]', {"raw_body": ["x"]}),
 }
@@ -169,6 +174,7 @@ ODD = {
     "id null": (GOOD_BODY, {"id": ""}),
     "embed null": (b"[[1], {}, null]", {}),
     "retries a text": (GOOD_BODY, {"retries": "x"}),
+    "retries below zero": (GOOD_BODY, {"retries": -5}),
 }
 
 

@@ -88,6 +88,7 @@ def test_worker_that_was_fed_all_of_it_lives_and_keeps_nothing(fed):
 DIES = {
     *("headers a list", "task a list", "body a number", "body of two", "body a mapping", "time limits one number"),
     *("bad base64", "body of the envelope a list", "no id, of no task here", "id a list"),
+    *("stamps a number", "stamps mappings", "headers nested deeply", "protocol 1 nested deeply"),
 }
 STANDS_STILL = {"no id", "protocol 1 without id and args"}
 

@@ -32,6 +32,10 @@ def message(body=BODY, *, headers=None, task="plain", content_type="application/
         {"timelimit": None},
         {"retries": 3},
         {"retries": None},
+        {"shadow": "plain but odd"},
+        {"stamped_headers": ["a"], "stamps": {"a": ["b"]}},
+        {"stamped_headers": None, "stamps": None},
+        {"x": json.loads("[" * 100 + "]" * 100)},
     ],
 )
 def test_message_of_celerys_own_has_no_fault(task, changes):
@@ -60,6 +64,11 @@ def test_message_of_protocol_1_has_no_fault(body):
         ({"timelimit": [1, 2, 3]}, "time limits"),
         ({"timelimit": ["1", None]}, "time limits"),
         ({"eta": "0001-01-01T00:00:00+14:00"}, "eta"),
+        ({"stamped_headers": 5}, "stamps"),
+        ({"stamped_headers": [{"a": 1}]}, "stamps"),
+        ({"stamped_headers": ["a"], "stamps": [1]}, "stamps"),
+        ({"shadow": {"a": 1}}, "shadow"),
+        ({"x": json.loads("[" * 600 + "]" * 600)}, "nested"),
         ({"body": 1}, "body"),
         ({"body": [[1], {}]}, "body"),
         ({"body": {"number": 1}}, "body"),
@@ -81,7 +90,9 @@ def test_id_that_is_missing_is_a_fault_of_an_unknown_task_too():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"id": None}, {"id": 5}, {"id": ""}, {"retries": "x"}, {"body": [[1], {}, None]}], ids=repr
+    "changes",
+    [{"id": None}, {"id": 5}, {"id": ""}, {"retries": "x"}, {"retries": -5}, {"body": [[1], {}, None]}],
+    ids=repr,
 )
 def test_oddity_is_a_fault_for_a_guarded_task_alone(changes):
     """Plain Celery runs it; a guarded task would count its starts together with those of all others without an id."""
