@@ -36,6 +36,9 @@ def overdue(ctx: click.Context, resend: bool, as_json: bool) -> None:
     try:
         with connection:
             channel = connection.default_channel
+            for queue in ctx.obj.app.amqp.queues.values():
+                # Kombu keeps an exchange's type in memory alone, and takes one that it does not know for direct.
+                queue.exchange(channel).declare()
             patience_seconds = configured_visibility(ctx.obj.app).sweep_seconds + _GRACE_SECONDS
             found = find_overdue(channel, float(channel.visibility_timeout) + patience_seconds, _GRACE_SECONDS)
             sent = {each.tag for each in found if resend and send_again(channel, each)}

@@ -74,7 +74,9 @@ class HardenedChannel(TakingChannel):
             with self.conn_or_acquire() as client:
                 run_script(client, PUT, keys, [""])
 
-    def put_back(self, tag: str, *, client: Any = None, leftmost: bool = False, latest: str = "") -> bool:
+    def put_back(
+        self, tag: str, *, client: Any = None, leftmost: bool = False, latest: str = "", sets_aside: bool = True
+    ) -> bool:
         """
         Put an unacknowledged message back into its queue.
 
@@ -83,20 +85,28 @@ class HardenedChannel(TakingChannel):
             client: a Redis client to use.
             leftmost: behind all others instead of next.
             latest: only if it was received or renewed no later than this, in seconds of the server's clock.
+            sets_aside: whether what has no queue to go to is set aside, and not left where it is.
 
         Returns:
-            False if it was acknowledged, put back or renewed meanwhile.
+            False if it was acknowledged, put back or renewed meanwhile, or has no queue to go to.
 
         """
         with self.conn_or_acquire(client) as found:
             entry = execute(found, "HGET", self.keys.unacked, tag)
-            return entry is not None and self._return(found, tag, entry, leftmost=leftmost, latest=latest)
+            return entry is not None and self._return(
+                found, tag, entry, leftmost=leftmost, latest=latest, sets_aside=sets_aside
+            )
 
-    def _return(self, client: Any, tag: str, entry: bytes, *, leftmost: bool, latest: str) -> bool:
+    def _return(
+        self, client: Any, tag: str, entry: bytes, *, leftmost: bool, latest: str, sets_aside: bool = True
+    ) -> bool:
         try:
             message = returning(entry, self._queues_of)
         except NoMessage as error:
-            self.set_aside(tag, entry, None, str(error), client)
+            if sets_aside:
+                self.set_aside(tag, entry, None, str(error), client)
+            else:
+                logger.warning("delivery %s is left where it is: %s", tag, error)
             return False
         keys = [self.keys.unacked, self.keys.index, *self._lists_of(message)]
         side = "LPUSH" if leftmost else "RPUSH"

@@ -59,12 +59,23 @@ def find_overdue(channel: HardenedChannel, unacknowledged_seconds: float, parked
 
 
 def send_again(channel: HardenedChannel, overdue: Overdue) -> bool:
-    """Put an overdue message back into its queue; returns whether it was still where it was found."""
+    """
+    Put an overdue message back into its queue.
+
+    Args:
+        channel: of the broker; it knows the exchanges by which messages of the stock transport came.
+        overdue: from `find_overdue`.
+
+    Returns:
+        Whether it was still where it was found; False as well if no queue is known for it: it is left, since nobody may
+        be there to make a letter of it.
+
+    """
     if overdue.place == "parked":
         names = [channel.keys.parked, channel.keys.parked_messages]
         with channel.conn_or_acquire() as client:
             return bool(run_script(client, UNPARK_ONE, names, [overdue.tag]))
-    return channel.put_back(overdue.tag)
+    return channel.put_back(overdue.tag, sets_aside=False)
 
 
 def _overdue(place: str, tag: str, over: str, entry: str) -> Overdue:

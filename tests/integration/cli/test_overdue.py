@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
+from kombu import Exchange, Queue
 
 from celery_safeguards import Safeguards, SafeTask
 from celery_safeguards.cli import safeguards
@@ -100,6 +101,33 @@ def test_what_is_sent_again_is_sent_once_under_its_own_id(app, left, redis_clien
     assert (1, "0 of 0 sent again") == (second.exit_code, second.stderr.splitlines()[-1])
     assert ["t1", "t2"] == queued(redis_client, namespace)
     assert [] == list(redis_client.scan_iter(f"{namespace}.unacked*"))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_came_by_a_topic_exchange_goes_where_it_is_bound_or_stays(redis_url, redis_client, namespace, is_known):
+    """Of the stock transport an entry names an exchange, perhaps another app's; set aside, nobody would look for it."""
+    settings = {**apps.queue_settings(namespace), "safeguards_store_url": "memory://"}
+    settings["broker_transport_options"]["visibility_timeout"] = VISIBILITY_SECONDS
+    queue = Queue(namespace, Exchange(f"{namespace}.shop", type="topic"), routing_key="orders.#")
+    with Celery("stopped", broker=redis_url, set_as_current=False) as app:
+        app.conf.update({**settings, "task_queues": [queue]})
+        with app.connection_for_write() as connection:
+            channel = connection.default_channel
+            queue(channel).declare()
+            app.send_task("shop.pay", (1,), task_id="t1", exchange=queue.exchange, routing_key="orders.new")
+            assert queue(channel).get()
+            channel.do_restore = False
+        index = f"{namespace}.unacked_index"
+        (tag,) = redis_client.zrange(index, 0, -1)
+        redis_client.zincrby(index, -VISIBILITY_SECONDS - 200, tag)
+
+    with Celery("looks", broker=redis_url, set_as_current=False) as app:
+        app.conf.update({**settings, "task_queues": [queue] if is_known else None})
+        done = ask(app, "--resend")
+
+    assert f"{int(is_known)} of 1 sent again" in done.stderr
+    assert ["t1"] * is_known == queued(redis_client, namespace)
+    assert is_known != redis_client.hexists(f"{namespace}.unacked", tag)
 
 
 def test_broker_that_is_away_ends_with_3():
