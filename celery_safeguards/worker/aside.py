@@ -42,6 +42,7 @@ class Aside:
             properties={},
             payload=None,
             delivery_info={"exchange": "", "routing_key": queue, "redelivered": False},
+            channel=None,
             delivery_tag=hashlib.sha256(raw).hexdigest(),
         )
         return keep_unread(self._app, message, FailureKind.UNDECODABLE, reason, ValueError(reason))

@@ -24,7 +24,8 @@ from typing import Any
 
 from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.wire import WireMessage, dumps
-from celery_safeguards.delivery.lease import wire_properties
+from celery_safeguards.delivery.connections import is_hardened
+from celery_safeguards.delivery.lease import receive_count, wire_properties
 from celery_safeguards.errors import StoreUnavailable
 from celery_safeguards.headers import Lineage
 from celery_safeguards.outcome import FailureKind
@@ -34,7 +35,7 @@ from celery_safeguards.wiring import Wiring
 from celery_safeguards.worker.keeper import keeper_of
 
 logger = logging.getLogger(__name__)
-_ROUTE = ("exchange", "routing_key", "redelivered")
+_ROUTE = ("exchange", "routing_key")
 
 
 def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: BaseException) -> bool:
@@ -75,17 +76,18 @@ def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: st
     wire, fields = wire_of_message(message), fields_of(message)
     lineage, now = Lineage.from_headers(wire.headers), wiring.clock.wall_seconds()
     task_id, retries = fields.get("id"), fields.get("retries")
+    attempts = retries if isinstance(retries, int) else 0
     return Letter.capture(
         wire=wire,
         error=error_text(wiring, error),
-        id=lineage.letter_id or unread_id(wire, task_id or message.delivery_tag),
+        id=lineage.letter_id or unread_id(wire, task_id or _lasting_tag(message)),
         task=as_text(fields.get("task")),
         task_id=as_text(task_id),
         kind=kind,
         reason=reason,
         # Nobody here has started it. Another worker may have, which knew the task.
-        effect_possible=bool(wire.delivery_info.get("redelivered")) or lineage.seen > 0,
-        attempts=retries if isinstance(retries, int) else 0,
+        effect_possible=bool(wire.delivery_info.get("redelivered") or lineage.seen or lineage.began or attempts > 0),
+        attempts=attempts,
         first_seen_seconds=now,
         last_failed_seconds=now,
         key=lineage.key,
@@ -97,14 +99,16 @@ def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: st
 
 def wire_of_message(message: Any) -> WireMessage:
     """Return a message of kombu's as it came, whole or not."""
-    info = message.delivery_info if isinstance(message.delivery_info, Mapping) else {}
+    info = _info_of(message)
+    # SQS marks no redelivery, it counts receipts.
+    is_again = info.get("redelivered") or ("sqs_message" in info and receive_count(message) > 1)
     return WireMessage(
         body=_body_of(message.body),
         content_type=message.content_type,
         content_encoding=message.content_encoding,
         headers=_mapping(message.headers, "headers"),
         properties=_mapping(wire_properties(message), "properties"),
-        delivery_info={name: info.get(name) for name in _ROUTE},
+        delivery_info={**{name: info.get(name) for name in _ROUTE}, "redelivered": is_again},
     )
 
 
@@ -126,6 +130,15 @@ def _is_of_another(wiring: Wiring, letter: Letter) -> bool:
     if stored is None or stored.first_seen_seconds == letter.first_seen_seconds:
         return False  # our own: its first answer was lost
     return not letter.wire.delivery_info.get("redelivered") or stored.work_state not in {"open", "replaying"}
+
+
+def _lasting_tag(message: Any) -> Any:
+    """Return a message's tag; None where each delivery has another one: of the hardened transport, and of SQS."""
+    return None if is_hardened(message.channel) or "sqs_message" in _info_of(message) else message.delivery_tag
+
+
+def _info_of(message: Any) -> Mapping[str, Any]:
+    return message.delivery_info if isinstance(message.delivery_info, Mapping) else {}
 
 
 def unread_id(wire: WireMessage, name: Any) -> str:
