@@ -156,7 +156,8 @@ def _explained(app: Any, message: Any, task: str, last: Death | None, fault: str
     if last is not None and not last.may_follow_a_start:
         return last.kind, said
     accepted = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
-    if fault is None and message.content_type not in accepted:
+    # None: all that kombu can read. On SQS a content type is whatever its producer has written.
+    if fault is None and accepted is not None and message.content_type not in tuple(accepted):
         fault = f"its content type {message.content_type!r:.100} is not accepted by this app"
     if fault is not None:
         return FailureKind.UNDECODABLE, clean_text(f"{said}; {fault}", MAX_DETAIL_CHARS)
