@@ -9,7 +9,7 @@ from celery_safeguards.diagnose.examining import ask_broker, examine
 from celery_safeguards.diagnose.fleet import WorkerReport, disagreements
 from celery_safeguards.diagnose.surroundings import by_settings
 from celery_safeguards.diagnose.tasks import unbounded_transactions
-from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.findings import Finding
 from celery_safeguards.wiring import Wiring
 
@@ -37,7 +37,7 @@ def ask(app: Any) -> Answer:
     asked: list[Finding] = []
     fleet: list[WorkerReport] = []
     try:
-        with open_channel(app.connection_for_read()) as channel:
+        with open_channel(_connection(app)) as channel:
             visibility, asked = ask_broker(app, channel)
         around = replace(around, visibility=visibility)
         if around.visibility.broker == "redis":
@@ -47,6 +47,15 @@ def ask(app: Any) -> Answer:
         asked += [Finding(each, str(error)) for each in ("SG141", "SG148", "SG166")]
     findings = [*examine(app, around), *unbounded_transactions(app), *asked]
     return Answer(visibility=around.visibility, fleet=tuple(fleet), findings=tuple(dict.fromkeys(findings)))
+
+
+def _connection(app: Any) -> Any:
+    try:
+        connection = app.connection_for_read()
+        connection.transport  # noqa: B018 - imported only now
+    except (ImportError, KeyError) as error:
+        raise ConfigurationError(f"the broker's transport is not here: {error}") from error
+    return connection
 
 
 def _board(app: Any) -> Board:

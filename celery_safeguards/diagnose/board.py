@@ -11,6 +11,7 @@ same server by TLS, Sentinel or a socket; nothing is kept open that a child coul
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -107,7 +108,7 @@ def open_channel(connection: Any) -> Iterator[Any]:
     Open a channel like a connection's, whose every round trip ends in time, and close it behind the block.
 
     Raises:
-        StoreUnavailable: the broker did not answer.
+        StoreUnavailable: the broker did not answer, or refused.
 
     """
     copied = connection.clone()
@@ -126,4 +127,7 @@ def open_channel(connection: Any) -> Iterator[Any]:
 def _away_errors(connection: Any) -> tuple[type[Exception], ...]:
     # Kombu counts a KeyError among those of Redis (kombu 5.7), as it would one of ours.
     given = {*connection.connection_errors, *connection.channel_errors} - {KeyError}
-    return (*given, KombuError, RedisError, OSError)
+    # SQS answers a key that is wrong, or may not list its queues, while the channel is opened; kombu does not count it.
+    botocore = sys.modules.get("botocore.exceptions")
+    others = () if botocore is None else (botocore.ClientError,)
+    return (*given, *others, KombuError, RedisError, OSError)

@@ -130,6 +130,30 @@ def test_broker_that_is_away_ends_with_3(check):
     assert "secret" not in done.output
 
 
+def test_sqs_that_refuses_ends_with_3(check, monkeypatch):
+    """A key that may not list the queues is told while the channel is opened; a crash would be taken for a finding."""
+    sqs, errors = pytest.importorskip("kombu.transport.SQS"), pytest.importorskip("botocore.exceptions")
+
+    def refuse(self, *_):
+        raise errors.ClientError({"Error": {"Code": "AccessDenied", "Message": "not yours"}}, "ListQueues")
+
+    monkeypatch.setattr(sqs.Channel, "_update_queue_cache", refuse)
+
+    done = check("sqs://key:secret@", "--json")
+
+    assert 3 == done.exit_code, done.output
+    assert {"SG141", "SG148", "SG166"} <= {each["id"] for each in json.loads(done.stdout)["findings"]}
+    assert "not yours" in done.stdout
+
+
+def test_transport_that_is_not_here_is_a_usage_error(check):
+    """No worker would run; a crash would be taken for a finding."""
+    done = check("nosuch://host")
+
+    assert 2 == done.exit_code
+    assert "nosuch" in done.stderr
+
+
 def test_setting_that_cannot_hold_is_a_usage_error(check):
     """It is the same error that keeps the worker from starting."""
     done = check("memory://", safeguards_lease_second=5)
