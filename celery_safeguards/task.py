@@ -155,7 +155,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             if key:
                 options["headers"] = {**(given or {}), **key}
             if key and self.plan is not None:
-                options |= broker_ids(self.app, self.plan, key, options)
+                options |= broker_ids(self.app, self.plan, key, options, args, kwargs)
         with unsent_messages() as unsent:
             try:
                 with guarded_publish(self.app, self.name, is_first=True):

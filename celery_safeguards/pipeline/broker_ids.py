@@ -28,7 +28,14 @@ _FIFO = ".fifo"
 _WAITED_FOR = ("link", "chain", "chord", "group_id")
 
 
-def broker_ids(app: Any, plan: Plan, key_headers: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+def broker_ids(
+    app: Any,
+    plan: Plan,
+    key_headers: Mapping[str, Any],
+    options: Mapping[str, Any],
+    args: Any = None,
+    kwargs: Any = None,
+) -> dict[str, str]:
     """
     Return the message properties that name the operation of a first publish; those that its caller gave are kept.
 
@@ -37,13 +44,15 @@ def broker_ids(app: Any, plan: Plan, key_headers: Mapping[str, Any], options: Ma
         plan: of the task.
         key_headers: with its key and fingerprint.
         options: of `apply_async`.
+        args: of the call, by which it may be routed.
+        kwargs: the same.
 
     """
     url = app.conf.broker_write_url or ""
     scheme = str(url[0] if isinstance(url, list | tuple) else url).partition(":")[0]
     if scheme in {"amqp", "amqps", "pyamqp", "librabbitmq"}:
         name = "message_id"
-    elif scheme == "sqs" and _may_be_dropped(app, plan, options):
+    elif scheme == "sqs" and _may_be_dropped(app, plan, options, args, kwargs):
         name = "MessageDeduplicationId"
     else:
         return {}
@@ -57,8 +66,12 @@ def operation_id(plan: Plan, key_headers: Mapping[str, Any]) -> str:
     return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()
 
 
-def _may_be_dropped(app: Any, plan: Plan, options: Mapping[str, Any]) -> bool:
+def _may_be_dropped(app: Any, plan: Plan, options: Mapping[str, Any], args: Any, kwargs: Any) -> bool:
     if plan.idempotent.on_dead == OnDead.RUN or any(options.get(name) for name in _WAITED_FOR):
         return False
-    queue = options.get("queue") or app.amqp.router.route({}, plan.task_name).get("queue")
+    task = app.tasks.get(plan.task_name)
+    # In this order, as `Task.apply_async` has it (celery 5.5 to 5.7).
+    queue = options.get("queue") or getattr(task, "queue", None)
+    if not queue:
+        queue = app.amqp.router.route({}, plan.task_name, args or (), kwargs or {}, task).get("queue")
     return str(getattr(queue, "name", queue) or "").endswith(_FIFO)

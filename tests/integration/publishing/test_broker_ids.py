@@ -34,7 +34,7 @@ def _body(number, note=""):
 
 def ids(task, number=1, note="", **options):
     """Return what a publish of these arguments tells its broker."""
-    return broker_ids(task.app, task.plan, task.key_headers((number, note), {}), options)
+    return broker_ids(task.app, task.plan, task.key_headers((number, note), {}), options, (number, note), {})
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "amqps", "pyamqp"])
@@ -53,6 +53,21 @@ def test_sqs_fifo_queue_is_told_the_operation(on_broker):
     assert {"MessageDeduplicationId"} == set(ids(task))
     assert 64 == len(ids(task)["MessageDeduplicationId"])
     assert ids(task) == ids(task, queue="payments.fifo")
+
+
+def test_queue_is_the_tasks_own_or_the_one_its_arguments_are_routed_to(on_broker):
+    """A router that reads arguments, and is given none, would fail every publish."""
+
+    def by_number(name, args, kwargs, options, task=None, **_):
+        return {"queue": f"shard-{args[0] % 2}{'.fifo' if args[0] % 2 else ''}"}
+
+    routed = on_broker("sqs://")
+    routed.app.conf.task_routes = (by_number,)
+    own = on_broker("sqs://", "orders")
+    own.queue = "payments.fifo"
+
+    assert {} == ids(routed, number=2)
+    assert {"MessageDeduplicationId"} == set(ids(routed, number=1)) == set(ids(own))
 
 
 def test_other_arguments_under_the_same_key_have_another_id(on_broker):
