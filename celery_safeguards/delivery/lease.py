@@ -19,7 +19,7 @@ from celery_safeguards.clock import Clock
 from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
 from celery_safeguards.delivery.parking import call_next, return_due
-from celery_safeguards.delivery.restoring import read_aside
+from celery_safeguards.delivery.restoring import Aside, read_aside
 from celery_safeguards.delivery.scripts import RENEW, execute, run_script
 
 _RENEWED_AT_ONCE = 1_000
@@ -67,12 +67,12 @@ class MessageLease(Protocol):
     def call_next(self, line: str) -> None:
         """Give back the message that has stood in a line for longest, if any does."""
 
-    def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
+    def give_aside(self, keep: Callable[[Aside], bool]) -> None:
         """
-        Hand over what is set aside, until one is not kept.
+        Hand over what is set aside, until one is not kept; several workers may be handed the same.
 
         Args:
-            keep: takes bytes, their queue and what is wrong with them; returns whether they are durable elsewhere.
+            keep: returns whether it is durable elsewhere.
 
         """
 
@@ -149,10 +149,10 @@ class RedisLease:
         if isinstance(self._channel, HardenedChannel):
             call_next(self._channel, line, self._client)
 
-    def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
+    def give_aside(self, keep: Callable[[Aside], bool]) -> None:
         """Hand over what is set aside, until one is not kept."""
         while (entry := execute(self._client, "LINDEX", self._keys.aside, 0)) is not None:
-            if not keep(*read_aside(entry)):
+            if not keep(read_aside(entry)):
                 return
             execute(self._client, "LREM", self._keys.aside, 1, entry)
 

@@ -68,7 +68,20 @@ def aside_entry(raw: bytes, queue: str | None, reason: str) -> str:
     return json.dumps(entry)
 
 
-def read_aside(entry: bytes) -> tuple[bytes, str | None, str]:
-    """Return the bytes that were no message, their queue if it is known, and what is wrong with them."""
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Bytes that were no message, as they were set aside."""
+
+    raw: bytes
+    queue: str | None
+    """Where they were, if it is known."""
+    reason: str
+    """What is wrong with them."""
+    at_seconds: float
+    """When they were set aside, wall clock of whoever did."""
+
+
+def read_aside(entry: bytes) -> Aside:
+    """Return what `aside_entry` has noted."""
     found = json.loads(entry)
-    return base64.b64decode(found["raw"]), found["queue"], found["reason"]
+    return Aside(base64.b64decode(found["raw"]), found["queue"], found["reason"], float(found["at"]))

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kombu.exceptions import OperationalError
 
 from celery_safeguards.clock import Clock
+from celery_safeguards.delivery.restoring import Aside
 
 logger = logging.getLogger(__name__)
 _RENEWED_AT_ONCE = 10
@@ -118,7 +119,7 @@ class SqsLease:
     def call_next(self, line: str) -> None:
         """Do nothing: what waits on SQS is a copy with its own delay."""
 
-    def give_aside(self, keep: Callable[[bytes, str | None, str], bool]) -> None:
+    def give_aside(self, keep: Callable[[Aside], bool]) -> None:
         """Do nothing: what is no message is SQS' or kombu's to refuse."""
 
     def close(self) -> None:

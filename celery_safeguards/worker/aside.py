@@ -4,13 +4,17 @@ What was taken from a queue and is no message becomes a dead letter, kind `undec
 The transport knows no letters: it sets such bytes aside in the broker (`delivery.restoring`), in one step with taking
 them out of the worker's way. From there any worker moves them, once a second, as an errand:
 
-    set aside ──▶ letter written ──▶ taken off the list        killed in between: a second letter, and nothing lost
+    set aside ──▶ letter written ──▶ taken off the list
+
+Whoever else has read the same entry, or reads it after a kill in between, makes the same letter of it: its id and its
+time are the entry's.
 """
 
 import hashlib
 from types import SimpleNamespace
 from typing import Any
 
+from celery_safeguards.delivery import restoring
 from celery_safeguards.delivery.lease import MessageLease
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.worker.errands import run_errand
@@ -33,16 +37,17 @@ class Aside:
     def _done(self) -> None:
         self._is_moving = False
 
-    def _keep(self, raw: bytes, queue: str | None, reason: str) -> bool:
+    def _keep(self, aside: restoring.Aside) -> bool:
         message = SimpleNamespace(
-            body=raw,
+            body=aside.raw,
             content_type=None,
             content_encoding=None,
             headers={},
             properties={},
             payload=None,
-            delivery_info={"exchange": "", "routing_key": queue, "redelivered": False},
+            delivery_info={"exchange": "", "routing_key": aside.queue, "redelivered": False},
             channel=None,
-            delivery_tag=hashlib.sha256(raw).hexdigest(),
+            delivery_tag=hashlib.sha256(repr(aside).encode()).hexdigest(),
         )
-        return keep_unread(self._app, message, FailureKind.UNDECODABLE, reason, ValueError(reason))
+        error = ValueError(aside.reason)
+        return keep_unread(self._app, message, FailureKind.UNDECODABLE, aside.reason, error, aside.at_seconds)

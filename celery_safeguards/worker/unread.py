@@ -38,7 +38,9 @@ logger = logging.getLogger(__name__)
 _ROUTE = ("exchange", "routing_key")
 
 
-def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: BaseException) -> bool:
+def keep_unread(
+    app: Any, message: Any, kind: FailureKind, reason: str, error: BaseException, seen_seconds: float | None = None
+) -> bool:
     """
     Write the letter of a message; may wait for the store.
 
@@ -48,6 +50,7 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
         kind: `UNKNOWN_TASK` or `UNDECODABLE`.
         reason: what is wrong with it.
         error: that told so.
+        seen_seconds: when it was first seen, wall clock; None: now.
 
     Returns:
         Whether a letter is durable. False: the message must not be acknowledged.
@@ -55,7 +58,7 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
     """
     wiring, keeper = Wiring.of(app), keeper_of(app)
     is_away = keeper is not None and keeper.is_store_away
-    letter = letter_of_unread(wiring, message, kind, reason, error)
+    letter = letter_of_unread(wiring, message, kind, reason, error, seen_seconds)
     try:
         if not write_letter(wiring, letter, tasks=app.tasks, store_is_away=is_away) and _is_of_another(wiring, letter):
             letter = replace(letter, id=f"{letter.id}-{uuid.uuid4().hex[:8]}")
@@ -71,10 +74,18 @@ def keep_unread(app: Any, message: Any, kind: FailureKind, reason: str, error: B
     return True
 
 
-def letter_of_unread(wiring: Wiring, message: Any, kind: FailureKind, reason: str, error: BaseException) -> Letter:
+def letter_of_unread(
+    wiring: Wiring,
+    message: Any,
+    kind: FailureKind,
+    reason: str,
+    error: BaseException,
+    seen_seconds: float | None = None,
+) -> Letter:
     """Return the letter of a message as it came; see `keep_unread`."""
     wire, fields = wire_of_message(message), fields_of(message)
-    lineage, now = Lineage.from_headers(wire.headers), wiring.clock.wall_seconds()
+    lineage = Lineage.from_headers(wire.headers)
+    now = wiring.clock.wall_seconds() if seen_seconds is None else seen_seconds
     task_id, retries = fields.get("id"), fields.get("retries")
     attempts = retries if isinstance(retries, int) else 0
     return Letter.capture(

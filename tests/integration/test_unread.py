@@ -2,11 +2,15 @@
 What the letter of a message that is not read says of an earlier start, and that a redelivery finds the letter.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from kombu.message import Message
 
 from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.restoring import aside_entry, read_aside
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.worker.aside import Aside
 from celery_safeguards.worker.unread import keep_unread
 
 HEADERS = {"task": "bench.of_the_next_release", "id": "t-1", "retries": 0}
@@ -83,3 +87,14 @@ def test_letter_tells_that_another_worker_may_have_begun(bench, headers, come, i
     keep(bench, {**HEADERS, **headers}, **come)
 
     assert [is_possible] == [each.effect_possible for each in bench.all_letters()]
+
+
+def test_bytes_set_aside_once_are_one_letter_however_many_workers_move_them(bench):
+    """Each looks once a second, and all that look while the first one writes read the same entry."""
+    once, again = (read_aside(aside_entry(b"junk", "q", "no message").encode()) for _ in range(2))
+
+    for aside in (once, once, again, again):
+        bench.clock.sleep(1)
+        Aside(bench.app).move(SimpleNamespace(give_aside=lambda keep, aside=aside: keep(aside)))
+
+    assert [b"junk", b"junk"] == [each.wire.body for each in bench.all_letters()]
