@@ -133,6 +133,9 @@ class Liveness:
             connection.collect()
 
     def _write(self) -> None:
+        if self._is_over:
+            # Its file is taken away: written once more, it would tell of a worker that was killed.
+            return
         if self._tells_poll and not polls_for_messages(self._consumer):
             # Its prefetch is used up, or it consumes no queue: none is due.
             self._poll = self._now()

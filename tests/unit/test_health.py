@@ -5,11 +5,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery
 
 from celery_safeguards.health import Health, HealthFiles, VitalSigns, default_directory, judge
+from celery_safeguards.wiring import Wiring
+from celery_safeguards.worker import liveness
 
 NOW = 1_000.0
 MAX_AGE = 30.0
@@ -136,3 +141,35 @@ def test_given_directory_may_be_of_any_owner_and_a_link(tmp_path):
     HealthFiles(tmp_path / "link").write(FRESH)
 
     assert [FRESH] == HealthFiles(tmp_path / "volume").read("shop")
+
+
+def test_broker_that_answers_after_the_end_leaves_no_file(tmp_path, monkeypatch):
+    """A probe would tell of a worker that was killed, until another one starts here."""
+    is_asking, answers = threading.Event(), threading.Event()
+
+    def ensure_connection(**_):
+        is_asking.set()
+        assert answers.wait(10)
+
+    channel = SimpleNamespace(close=lambda: None)
+    asked = SimpleNamespace(ensure_connection=ensure_connection, channel=lambda: channel, collect=lambda: None)
+    monkeypatch.setattr(liveness, "bound_connection", lambda _: asked)
+    with Celery("ends", broker="memory://", set_as_current=False) as app:
+        app.conf.update(
+            safeguards_store_url="memory://",
+            safeguards_health_directory=str(tmp_path),
+            safeguards_health_interval_seconds=0.1,
+        )
+        own = SimpleNamespace(transport=SimpleNamespace())
+        given = {"app": app, "connection": own, "hostname": "w1@host", "task_consumer": None, "hub": None}
+        consumer = SimpleNamespace(pool=SimpleNamespace(), call_soon=lambda step: step(), **given)
+        signs = liveness.Liveness(Wiring.of(app), consumer)
+        signs.attach(consumer)
+        assert is_asking.wait(10)
+        assert list(tmp_path.iterdir())
+
+        signs.stop()
+        answers.set()
+        signs._thread.join(10)
+
+    assert [] == list(tmp_path.iterdir())
