@@ -1,6 +1,7 @@
 """What a task puts to the store: its key and fingerprint for given arguments, the rules of its record, its lock."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,8 @@ class LockPlan:
         template.check(signature, task_name)
         parameters = list(signature.parameters.values())
         places = tuple(
-            (name, at if parameters[at].kind is not inspect.Parameter.KEYWORD_ONLY else len(parameters), given.default)
+            # No call has so many positional arguments, `*args` included.
+            (name, sys.maxsize if given.kind is inspect.Parameter.KEYWORD_ONLY else at, given.default)
             for name in template.fields
             for at, given in enumerate(parameters)
             if given.name == name

@@ -88,6 +88,7 @@ def name_of():
 def by_default(order_id, part="all"): ...
 def by_keyword(*, part, order_id): ...
 def with_more(order_id, *others, **named): ...
+def after_others(*others, order_id): ...
 
 
 def test_every_task_that_locks_an_order_names_the_same_lock(name_of):
@@ -99,6 +100,7 @@ def test_every_task_that_locks_an_order_names_the_same_lock(name_of):
         name_of(EntityLock("order:{order_id}"), by_default, order_id=7),
         name_of(EntityLock("order:{order_id}", lease_seconds=60), by_keyword, part=1, order_id=7),
         name_of(EntityLock("order:{order_id}", busy="skip"), with_more, 7, 8, 9, more=1),
+        name_of(lock, after_others, 1, 2, 3, 4, order_id=7),
     }
 
     assert names == {"order:7"}
