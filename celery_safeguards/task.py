@@ -34,7 +34,7 @@ from celery_safeguards.errors import (
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.broker_ids import broker_ids
 from celery_safeguards.pipeline.continuing import mark_reported
-from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked, refuse_if_used_up
+from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked, refuse_if_used_up, what_failed
 from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe, running_attempt
@@ -218,9 +218,9 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if args is not None or kwargs is not None:
             args, kwargs = self._retry_arguments(request, args, kwargs)
-        current = sys.exc_info()[1]
+        exc = what_failed(exc)
         asked = RetryAsked(
-            exc or current,
+            exc or what_failed(sys.exc_info()[1]),
             eta if eta is not None else countdown,
             args=args,
             kwargs=kwargs,

@@ -165,13 +165,24 @@ def refuse_if_used_up(task: Any, request: Any, asked: RetryAsked, attempt: int, 
     raise_with_context(error)
 
 
+def what_failed(error: BaseException | None) -> BaseException | None:
+    """
+    Return the error that a retry is asked for with; None: there is none.
+
+    A body that catches every `Exception` to ask for a retry also catches the `Retry` of a `self.retry()` in its `try`.
+    """
+    while isinstance(error, TaskPredicate):
+        error = error.cause if isinstance(error, RetryAsked) else getattr(error, "exc", None)
+    return error
+
+
 def as_asked(request: Any, error: Exception) -> Exception:
     """Return what a body has raised, or the retry that it asked for by that."""
     refused = getattr(request, _RETRY_REFUSED, None)
     if refused is not None and refused.refused_with is error:
         return cast("RetryAsked", refused)
     if isinstance(error, Retry) and not isinstance(error, RetryAsked):
-        return RetryAsked(error.exc, error.when)
+        return RetryAsked(what_failed(error), error.when)
     return error
 
 

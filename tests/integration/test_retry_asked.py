@@ -138,6 +138,45 @@ def test_retry_raised_by_hand_is_a_retry(bench, register):
     assert (began[1] - began[0], delivered[-1].state) == (7, "SUCCESS")
 
 
+@pytest.mark.parametrize("is_given", [False, True], ids=["as handled", "as given"])
+def test_retry_asked_while_an_earlier_one_is_handled_is_a_retry(bench, register, is_given):
+    """`except Exception as exc: raise self.retry(exc=exc)` also catches the retry that the code within asks for."""
+
+    def ask(self):
+        try:
+            self.retry(countdown=60)
+        except Exception as error:  # noqa: BLE001 - as bodies have it
+            self.retry(exc=error if is_given else None, countdown=7)
+
+    body, began = retries_once(bench, ask)
+    register(body).delay(1)
+
+    delivered = bench.drain()
+
+    assert (began[1] - began[0], delivered[-1].state, bench.all_letters()) == (7, "SUCCESS", ())
+
+
+def test_error_behind_a_retry_that_is_asked_for_twice_is_in_the_letter(bench, register):
+    """The letter would tell of a retry, and not of what went wrong."""
+
+    def body(self, number):
+        try:
+            try:
+                raise ConnectionRefusedError("no answer")
+            except OSError as error:
+                self.retry(exc=error, countdown=1)
+        except Retry as earlier:
+            self.retry(exc=earlier, countdown=1)
+
+    register(body).delay(1)
+
+    delivered = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert [each.state for each in delivered] == ["RETRY", "RETRY", "FAILURE"]
+    assert (letter.error_type, letter.reason) == ("builtins.ConnectionRefusedError", "attempt 3 of 3")
+
+
 # --- what
 
 
