@@ -205,7 +205,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         Ask for another attempt, as Celery's `retry` does.
 
         This only raises. The attempt is recorded first, then the copy is published, then the message is acknowledged;
-        the policy's caps hold, and without `countdown` or `eta` its backoff does.
+        the policy's caps hold, and without `countdown` or `eta` its backoff does. In a hook, such as `before_start`, it
+        is Celery's own.
 
         Raises:
             Retry: unless `throw=False`: then the retry follows when the body returns.
@@ -215,6 +216,10 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         """
         request = self.request
         if request.called_directly or self.is_built_in:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        attempt = running_attempt(request.id)
+        if attempt is None:
+            # A hook of the task's, outside of its body: what it only raises, nobody would publish.
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if args is not None or kwargs is not None:
             args, kwargs = self._retry_arguments(request, args, kwargs)
@@ -227,9 +232,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             max_retries=max_retries,
             options=options,
         )
-        attempt = running_attempt(request.id)
-        if attempt is not None:
-            refuse_if_used_up(self, request, asked, attempt, exc)
+        refuse_if_used_up(self, request, asked, attempt, exc)
         if throw:
             raise asked
         setattr(request, RETRY_ASKED, asked)

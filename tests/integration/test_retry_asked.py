@@ -10,11 +10,12 @@ import pytest
 from celery import Task
 from celery.exceptions import MaxRetriesExceededError, Retry
 
-from celery_safeguards import Idempotent, Outcome, RetryPolicy, Safeguards
+from celery_safeguards import Idempotent, Outcome, RetryPolicy, Safeguards, SafeTask
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
 from tests.support.bench import Bench
 
+KEYED = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))
 ONE_SECOND = RetryPolicy(attempts=3, base_seconds=1, factor=1, cap_seconds=1)
 
 
@@ -145,7 +146,7 @@ def test_retry_asked_while_an_earlier_one_is_handled_is_a_retry(bench, register,
     def ask(self):
         try:
             self.retry(countdown=60)
-        except Exception as error:  # noqa: BLE001 - as bodies have it
+        except Exception as error:
             self.retry(exc=error if is_given else None, countdown=7)
 
     body, began = retries_once(bench, ask)
@@ -572,3 +573,25 @@ def test_asked_retry_is_due_only_when_its_time_has_come(bench):
     bench.drain()
 
     assert began[1] - began[0] >= 100
+
+
+@pytest.mark.parametrize("declared", [Safeguards(repeatable=True), KEYED], ids=["unkeyed", "keyed"])
+def test_retry_asked_in_a_hook_before_the_body_is_published(bench, declared):
+    """A hook that waits for something outside would lose the message: nobody publishes what is raised there."""
+    began = []
+
+    class Waits(SafeTask):
+        abstract = True
+
+        def before_start(self, task_id, args, kwargs):
+            began.append(bench.clock.now)
+            if len(began) == 1:
+                self.retry(countdown=7)
+
+    task = bench.task(lambda self, number: number, declared, base=Waits)
+    task.delay(1)
+
+    first, second = bench.drain()
+
+    assert (first.state, second.state, second.result) == ("RETRY", "SUCCESS", 1)
+    assert (first.task_id, began[1] - began[0]) == (second.task_id, 7)
