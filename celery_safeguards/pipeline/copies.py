@@ -2,13 +2,15 @@
 Copies of a message: the retry that follows a failed attempt, and the deferral of one that could not start.
 
 A copy is published before its original is acknowledged; a crash between the two leaves both, and admission makes one
-of them. It keeps task id, route, priority, time limits, expiry, links, chain, group and chord. Celery's own
+of them. It keeps task id, route, priority, time limits, expiry, links, chain, group, chord and serializer. Celery's own
 `Task.retry` publishes by itself and, when the broker refuses, rejects the message: the task is lost (celery 5.7,
 `app/task.py`). Here whoever cannot publish keeps the original.
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+from kombu.serialization import registry
 
 from celery_safeguards import headers as h
 from celery_safeguards.clock import Clock
@@ -48,7 +50,7 @@ def publish_copy(
         CopyRefused: nothing was published.
 
     """
-    given = dict(options or {})
+    given = {**_serializer_of(task, request), **(options or {})}
     given["headers"] = {**h.outgoing(request.headers), **(given.get("headers") or {}), **headers}
     try:
         due = delay_options(task.app, request.delivery_info or {}, countdown_seconds)
@@ -59,6 +61,14 @@ def publish_copy(
     except Exception as error:
         # Whatever went wrong, from the broker to a serializer: the caller keeps the original message.
         raise CopyRefused(f"{task.name}[{request.id}]: {error!r}") from error
+
+
+def _serializer_of(task: Any, request: Any) -> dict[str, str]:
+    """Return what the message is encoded by, if not by its task's own: what it carries may fit no other."""
+    content_type = (getattr(request, h.WIRE, None) or {}).get("content_type")
+    own = task.serializer or task.app.conf.task_serializer
+    found = registry.type_to_name.get(content_type)
+    return {} if found is None or registry.name_to_type.get(own) == content_type else {"serializer": found}
 
 
 def eager_copy(task: Any, request: Any, args: Any, kwargs: Any, *, headers: Mapping[str, Any]) -> Any:

@@ -6,10 +6,12 @@ Whoever publishes, however the call is spelt and however often it is retried, on
 
 import pytest
 
-from celery_safeguards import Outcome
+from celery_safeguards import Outcome, Safeguards
 from celery_safeguards.errors import ConflictingPayload, DeadLettered, KeyRefused
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
+
+REPEATABLE = Safeguards(repeatable=True)
 
 
 def test_published_message_carries_key_and_fingerprint(bench):
@@ -41,6 +43,27 @@ def test_key_fingerprint_and_own_headers_survive_three_automatic_retries(bench):
     assert seen == [seen[0]] * 4
     assert [each.message.headers["retries"] for each in delivered] == [0, 1, 2, 3]
     assert delivered[-1].state == "SUCCESS"
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_retry_is_encoded_as_its_message_was(bench, is_keyed):
+    """What only pickle carries could not be published again: the body would run at each redelivery, for ever."""
+    bench.app.conf.accept_content = ["json", "pickle"]
+    seen = []
+
+    def body(self, number, part):
+        seen.append(part)
+        if len(seen) == 1:
+            raise ConnectionRefusedError("gateway is down")
+
+    task = bench.keyed(body, idempotent={"fingerprint": ("number",)}) if is_keyed else bench.task(body, REPEATABLE)
+    task.apply_async((42, 1j), serializer="pickle")
+
+    first, second = bench.drain()
+
+    assert seen == [1j, 1j]
+    assert (first.state, second.state) == ("RETRY", "SUCCESS")
+    assert first.message.content_type == second.message.content_type
 
 
 def test_retry_keeps_queue_priority_time_limits_and_expiry(bench):

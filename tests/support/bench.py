@@ -191,7 +191,7 @@ class Bench:
 
     def receive(self):
         """Take a message from the queue, at its eta."""
-        message = self._queue.get(accept=["json"])
+        message = self._queue.get(accept=self.app.conf.accept_content)
         assert message is not None, "no message is waiting"
         # As kombu's Redis transport marks it; the memory transport has the mark, and keeps it to itself.
         message.delivery_info["redelivered"] = bool(message._raw.get("redelivered"))
