@@ -10,16 +10,28 @@ of them. It keeps task id, route, priority, time limits, expiry, links, chain, g
 from collections.abc import Mapping
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from kombu.serialization import registry
 
 from celery_safeguards import headers as h
 from celery_safeguards.clock import Clock
 from celery_safeguards.delivery.delayed import delay_options
 from celery_safeguards.ledger.record import Record
+from celery_safeguards.outcome import FailureKind
+from celery_safeguards.retry.classify import classify
 
 
 class CopyRefused(Exception):
     """Raised when the broker did not take a copy; the original must be kept."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the copy itself is wrong, and would be refused again: no serializer takes it, or no calendar."""
+        # What the broker says itself may be over in a moment, whatever its class.
+        if self.__cause__ is None or isinstance(self.__cause__, OperationalError):
+            return False
+        failure = classify(self.__cause__)
+        return failure.recognised and failure.kind in {FailureKind.DATA, FailureKind.BUG}
 
 
 def publish_copy(

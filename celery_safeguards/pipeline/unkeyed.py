@@ -220,6 +220,10 @@ def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Excepti
             options=asked.options,
         )
     except CopyRefused as refused:
+        if not task.acks_late or refused.is_final:
+            # Acknowledged already, or to be refused each time that it comes back, with a start of the body before it.
+            reason = f"its retry could not be published ({refused})"
+            _bury(task, request, step.failure.kind, reason, step, effect_possible=step.failure.effect_possible)
         end_delivery(task, request.id, Outcome.FENCED, None, f"its retry could not be published ({refused})")
         raise DroppedLocally(str(refused)) from refused
     end_delivery(task, request.id, Outcome.RETRIED, None, f"{step.failure.kind}, again in {again.delay_seconds:.1f} s")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from celery import Task
 from celery.exceptions import MaxRetriesExceededError, Retry
+from kombu.exceptions import OperationalError
 
 from celery_safeguards import Idempotent, Outcome, RetryPolicy, Safeguards, SafeTask
 from celery_safeguards.ledger.record import State
@@ -595,3 +596,42 @@ def test_retry_asked_in_a_hook_before_the_body_is_published(bench, declared):
 
     assert (first.state, second.state, second.result) == ("RETRY", "SUCCESS", 1)
     assert (first.task_id, began[1] - began[0]) == (second.task_id, 7)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"args": [object()]}, {"countdown": 10**12}], ids=["no serializer", "no calendar"]
+)
+def test_retry_that_can_never_be_published_is_a_letter(bench, asked):
+    """Kept, its message would come back and run the body once more at each visibility timeout, for ever."""
+
+    def body(self, number):
+        self.retry(exc=ConnectionRefusedError("no answer"), **asked)
+
+    bench.task(body, Safeguards(repeatable=True)).delay(1)
+
+    (delivered,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (delivered.fate, delivered.state) == ("acknowledged", "FAILURE")
+    assert letter.error_type == "builtins.ConnectionRefusedError"
+    assert "its retry could not be published" in letter.reason
+
+
+def test_retry_of_acknowledged_work_that_the_broker_does_not_take_is_a_letter(bench, monkeypatch):
+    """At most once, its message does not come back: nobody would ever hear of it."""
+
+    def body(self, number):
+        self.retry(countdown=1)
+
+    task = bench.task(body, Safeguards(at_most_once=True))
+    task.delay(1)
+
+    def away(*args, **kwargs):
+        raise OperationalError("the broker is away")
+
+    monkeypatch.setattr(task, "publish", away)
+    (delivered,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert delivered.state == "FAILURE"
+    assert "the broker is away" in letter.reason
