@@ -56,6 +56,9 @@ class SafeRequest(Request):  # type: ignore[misc]
         if receive_count(message) > 1:
             self._delivery_info["redelivered"] = True
         self._request_dict["headers"] = custom_headers(message.headers)
+        if self._request_dict.get("retries") is None:
+            # Other producers send null, which plain tasks bear.
+            self._request_dict["retries"] = 0
         self._request_dict[h.OWNER] = self.sg_owner
         # The body is the very object that is sent to the child anyway: pickle sends it once.
         self._request_dict[h.WIRE] = {

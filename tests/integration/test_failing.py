@@ -37,6 +37,23 @@ def test_third_attempt_is_the_last_where_the_policy_says_three(bench):
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
+def test_message_whose_retries_are_null_has_none_behind_it(bench, is_keyed):
+    """Producers in other languages send null: Celery runs it, and a start that cannot be counted would never come."""
+
+    def body(self, number):
+        raise ConnectionRefusedError("gateway is down")
+
+    retry = RetryPolicy(attempts=2)
+    task = bench.keyed(body, retry=retry) if is_keyed else bench.task(body, Safeguards(repeatable=True, retry=retry))
+    task.apply_async((1,), retries=None)
+
+    first, second = bench.drain()
+
+    assert first.message.headers["retries"] is None
+    assert (first.state, second.state, second.message.headers["retries"]) == ("RETRY", "FAILURE", 1)
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
 def test_no_retry_begins_after_the_total_time(bench, is_keyed):
     """A payment that is retried the next day surprises everybody."""
 
