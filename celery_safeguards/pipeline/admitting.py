@@ -264,6 +264,7 @@ class Admission:
         delivery = self._delivery
         if record.result_form is ResultForm.IGNORED and delivery.request.id == record.task_id:
             # Whatever the body has handed on, it was under this very id, and reports for itself.
+            self._close_letter(record, "done, ignored by its body")
             delivery.end(Outcome.DEDUPLICATED, "ignored by the body")
             continue_canvas(delivery, record, None)
             raise Ignore("the body has ignored this message before")

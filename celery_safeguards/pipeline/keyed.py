@@ -149,12 +149,13 @@ class KeyedRun:
     def _hand_on(self, record: Record, seen: Any) -> None:
         """Tell of a success that is durable, and send what follows it."""
         delivery = self._delivery
-        for letter_id in delivery.letters_to_close(record):
-            self._quietly(
-                lambda ended=letter_id: delivery.wiring.letters.close(ended, f"task {delivery.request.id} succeeded")
-            )
+        self._close_letters(record, f"task {delivery.request.id} succeeded")
         delivery.end(Outcome.SUCCEEDED)
         continue_canvas(delivery, record, seen, is_own_settle=True)
+
+    def _close_letters(self, record: Record, note: str) -> None:
+        for letter_id in self._delivery.letters_to_close(record):
+            self._quietly(lambda ended=letter_id: self._delivery.wiring.letters.close(ended, note))
 
     def _note_late_success(self, result: str) -> None:
         """Tell the person who must decide: this late success is the verdict they need."""
@@ -213,7 +214,8 @@ class KeyedRun:
         if isinstance(error, Ignore):
             # What follows it, if anything, is the body's own business: `Task.replace` has handed the canvas on.
             nothing = Ending(ResultForm.IGNORED)
-            delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
+            record = delivery.settle_or_drop(hold, lambda: delivery.gate.settle_done(hold, nothing))
+            self._close_letters(record, f"task {delivery.request.id} was ignored by its body")
             delivery.end(Outcome.SUCCEEDED, "ignored by the body")
         else:
             kept = shown_error(delivery.wiring, wire_of(delivery.request), delivery.task, repr(error))

@@ -94,7 +94,7 @@ def _run(
     if counted:
         end_counted_start(task, request)
     if request.headers and h.LETTER in request.headers:
-        _close_letter(task, request)
+        _close_letter(task, request, "succeeded")
     hand_on(task, request, result)
     if delivery_ended.receivers:
         end_delivery(task, request.id, Outcome.SUCCEEDED)
@@ -161,12 +161,12 @@ def _begin_counted_start(task: Any, request: Any) -> None:
         _bury(task, request, kind, reason, None, effect_possible=True)
 
 
-def _close_letter(task: Any, request: Any) -> None:
+def _close_letter(task: Any, request: Any, how: str) -> None:
     """Close the letter that this replay came from."""
     letter_id = Lineage.from_headers(request.headers).letter_id
     try:
         if letter_id is not None:
-            Wiring.of(task.app).letters.close(letter_id, f"task {request.id} succeeded")
+            Wiring.of(task.app).letters.close(letter_id, f"task {request.id} {how}")
     except StoreUnavailable as error:
         # The work is done: a letter that stays "replayed" is the lesser lie.
         logger.warning("%s[%s]: letter %s could not be closed: %s", task.name, request.id, letter_id, error)
@@ -184,6 +184,8 @@ def _failed(
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
         if counted:
             end_counted_start(task, request)
+        if isinstance(error, Ignore) and request.headers and h.LETTER in request.headers:
+            _close_letter(task, request, "was ignored by its body")
         raise error
     wiring, lineage = Wiring.of(task.app), Lineage.from_headers(request.headers)
     now = wiring.clock.wall_seconds()

@@ -12,6 +12,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery_safeguards import RetryPolicy, Safeguards
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.replay import replay
 from tests.support.bench import Killed
 
 # --- caps and pauses
@@ -123,6 +124,28 @@ def test_unkeyed_body_that_ignores_a_redelivered_message_leaves_no_start_count(b
 
     assert delivered.message.delivery_info["redelivered"] is True
     assert bench.starts.read(delivered.task_id) == 0
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_replay_that_the_body_ignores_closes_its_letter(bench, is_keyed):
+    """`Task.replace` ends a body so: its letter would stay replayed, and a job would wait for its end for ever."""
+    runs = []
+
+    def body(self, number):
+        runs.append(number)
+        raise ValueError("bad") if len(runs) == 1 else Ignore
+
+    task = bench.keyed(body) if is_keyed else bench.task(body)
+    task.delay(1)
+    bench.drain()
+    (letter,) = bench.all_letters()
+    replay(bench.app, letter.id, "ann", may_run_twice=True)
+
+    bench.drain()
+
+    (closed,) = bench.all_letters()
+    assert (len(runs), closed.state) == (2, "closed")
+    assert closed.history[-1].detail.endswith("was ignored by its body")
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
