@@ -135,7 +135,12 @@ def _names(error: BaseException) -> list[str]:
 
 
 def _names_of(error_class: type[BaseException]) -> list[str]:
-    return [f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}" for cls in error_class.__mro__]
+    # A class that a library makes at run time may have no module, or None.
+    modules = [str(getattr(cls, "__module__", None)) for cls in error_class.__mro__]
+    return [
+        f"{module.partition('.')[0]}.{cls.__qualname__}"
+        for module, cls in zip(modules, error_class.__mro__, strict=True)
+    ]
 
 
 def _refused_by_database(error: BaseException) -> bool:

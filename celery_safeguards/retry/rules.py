@@ -240,4 +240,5 @@ def _names_of(cls: type) -> set[str]:
 
 
 def _own_names(cls: type) -> tuple[str, str]:
-    return f"{cls.__module__}.{cls.__qualname__}", f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+    module = str(getattr(cls, "__module__", None))
+    return f"{module}.{cls.__qualname__}", f"{module.partition('.')[0]}.{cls.__qualname__}"

@@ -36,7 +36,8 @@ class HoldsALock(Exception):
         self.lock = threading.Lock()
 
 
-ODD_ERRORS = [TwoArguments(402, "declined"), HoldsALock(), HasNoText()]
+NO_MODULE = type("HasNoModule", (Exception,), {"__module__": None})("as a library makes its class at run time")
+ODD_ERRORS = [TwoArguments(402, "declined"), HoldsALock(), HasNoText(), NO_MODULE]
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
