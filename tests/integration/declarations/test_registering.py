@@ -54,6 +54,15 @@ def test_option_is_refused_on_a_class_as_well(app, options, fix):
         app.register_task(refused())
 
 
+def test_option_of_a_mixin_behind_the_base_is_refused(app):
+    """Celery finds it there: errors that the policy buries would be retried all the same."""
+    mixin = type("Retries", (), {"autoretry_for": (ValueError,)})
+    refused = type("Refused", (SafeTask, mixin), {"name": "refused.cls", "run": lambda self, number: None})
+
+    with pytest.raises(ConfigurationError, match=r"autoretry_for=.*RetryPolicy"):
+        app.register_task(refused())
+
+
 def test_option_from_task_annotations_is_refused(app):
     """Annotations come from a settings file, far from the task."""
     app.conf.task_annotations = {"*": {"max_retries": 5}}
