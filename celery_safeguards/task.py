@@ -98,6 +98,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             if cls.policy.declared is Declared.AT_MOST_ONCE:
                 cls.acks_late = False
             _refuse_what_undoes(cls, name)
+            _refuse_what_nobody_runs(_run_of(cls), name)
             cls.plan = Plan.of(name, _run_of(cls), cls.policy) if cls.policy.idempotent is not None else None
             cls.lock_plan = LockPlan.of(name, _run_of(cls), cls.policy.lock) if cls.policy.lock is not None else None
         except ConfigurationError:
@@ -295,6 +296,23 @@ def _run_of(task: type) -> Callable[..., Any]:
     """Return the body so that its signature is what callers see, whatever its first parameter is called."""
     run = inspect.getattr_static(task, "run")
     return run.__func__ if isinstance(run, staticmethod) else MethodType(run, task)
+
+
+def _refuse_what_nobody_runs(run: Callable[..., Any], name: str) -> None:
+    """Celery calls a body and awaits nothing: the key of one that was never begun would be recorded as done."""
+    for is_one, kind in _NEVER_RUN.items():
+        if is_one(run):
+            raise ConfigurationError(
+                f"{name}: its body is {kind}, of which Celery runs nothing: give a function, such as one that calls "
+                "asyncio.run(...)"
+            )
+
+
+_NEVER_RUN: dict[Callable[[Any], bool], str] = {
+    inspect.iscoroutinefunction: "a coroutine (async def)",
+    inspect.isasyncgenfunction: "an asynchronous generator",
+    inspect.isgeneratorfunction: "a generator (yield)",
+}
 
 
 _REFUSED = {

@@ -54,6 +54,24 @@ def test_option_is_refused_on_a_class_as_well(app, options, fix):
         app.register_task(refused())
 
 
+async def awaited(order_id): ...
+async def awaited_for_each(order_id):
+    yield order_id
+
+
+def generated(order_id):
+    yield order_id
+
+
+@pytest.mark.parametrize("body", [awaited, awaited_for_each, generated])
+def test_body_that_celery_would_call_and_not_run_is_refused(app, body):
+    """It returns at once: the key of a payment that was never begun would be recorded as done."""
+    safeguards = Safeguards(idempotent=Idempotent("op:{order_id}", on_unknown="rerun"))
+
+    with pytest.raises(ConfigurationError, match=r"refused\.task: its body is .*asyncio\.run"):
+        app.task(body, name="refused.task", lazy=False, shared=False, base=SafeTask, safeguards=safeguards)
+
+
 def test_option_of_a_mixin_behind_the_base_is_refused(app):
     """Celery finds it there: errors that the policy buries would be retried all the same."""
     mixin = type("Retries", (), {"autoretry_for": (ValueError,)})
