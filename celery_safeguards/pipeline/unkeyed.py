@@ -254,13 +254,19 @@ def _bury(
         attempts=request.retries + 1,
         past=past,
     )
+    is_kept = True
     try:
         write_letter(wiring, letter, tasks=task.app.tasks)
     except StoreUnavailable as error:
         end_delivery(task, request.id, Outcome.FENCED, None, f"its letter could not be written ({error})")
-        raise DroppedLocally(str(error)) from error
-    end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, reason)
+        if task.acks_late:
+            raise DroppedLocally(str(error)) from error
+        # It is acknowledged, and nothing brings it back: its caller, at least, is told.
+        is_kept = False
+        logger.error("%s[%s] failed (%s), and has no letter: %s", task.name, request.id, reason, error)  # noqa: TRY400
+    else:
+        end_delivery(task, request.id, Outcome.DEAD_LETTERED, None, reason)
     raised = step.raised if step else None
     if isinstance(raised, Exception) and is_stored_as_itself(task, raised, error_text(wiring, raised)):
-        raise FailedForGood(name_letter(raised, letter))
+        raise FailedForGood(name_letter(raised, letter) if is_kept else raised)
     raise DeadLettered(letter.id, kind.value, f"{text.type}: {text.message}") from cause

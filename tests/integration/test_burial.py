@@ -143,6 +143,21 @@ def test_unkeyed_body_that_fails_with_another_tasks_letter_gets_a_letter_of_its_
     assert bench.letters.get(delivered.result.letter_id).task == outer.name
 
 
+def test_failure_of_acknowledged_work_is_stored_although_its_letter_cannot_be_written(bench):
+    """At most once, its message does not come back: its caller would wait for ever, and nobody would ever know."""
+
+    def body(self, number):
+        raise ValueError("no such order")
+
+    bench.task(body, Safeguards(at_most_once=True)).delay(1)
+    bench.letters.pull(seconds=1_000)
+
+    (delivered,) = bench.drain()
+
+    assert (delivered.state, repr(delivered.result)) == ("FAILURE", "ValueError('no such order')")
+    assert "dead letter" not in delivered.traceback
+
+
 # --- dead work
 
 
