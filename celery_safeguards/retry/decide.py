@@ -23,6 +23,9 @@ from celery_safeguards.retry.classify import Failure
 from celery_safeguards.retry.policy import RetryPolicy
 from celery_safeguards.retry.rules import LONGEST_WAIT_SECONDS
 
+FARTHEST_SECONDS = 3_155_760_000.0
+"""A century. Beyond the calendar nothing can be published, and a message that waits for it would never end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Again:
@@ -59,7 +62,7 @@ def decide(
         random: source of the jitter.
         asked_delay_seconds: the countdown of a manual `self.retry(countdown=)`. It is used as given, without jitter,
             and whatever the failure: who asks has judged. Attempts and total time cap it all the same. Below 0 means
-            at once, as it does in Celery.
+            at once, as it does in Celery; more than a century is a mistake, for a person.
 
     Raises:
         ValueError: `attempt` is below 1, or a time is not a finite number: a mistake of the caller.
@@ -78,6 +81,8 @@ def decide(
         return Bury(failure.kind, objection)
     if attempt >= policy.attempts:
         return Bury(failure.kind, f"attempt {attempt} of {policy.attempts}")
+    if asked_delay_seconds is not None and asked_delay_seconds > FARTHEST_SECONDS:
+        return Bury(failure.kind, f"asked to wait for {asked_delay_seconds:.3g} seconds")
     if asked_delay_seconds is not None:
         delay_seconds = max(0.0, asked_delay_seconds)
     else:

@@ -599,13 +599,28 @@ def test_retry_asked_in_a_hook_before_the_body_is_published(bench, declared):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"args": [object()]}, {"countdown": 10**12}], ids=["no serializer", "no calendar"]
+    "when", [{"countdown": 10**12}, {"eta": datetime.max.replace(tzinfo=UTC)}], ids=["countdown", "eta"]
 )
-def test_retry_that_can_never_be_published_is_a_letter(bench, asked):
+def test_retry_beyond_the_calendar_is_a_letter(bench, register, when):
+    """No copy of it can be published: its message would come back for ever, and never be due."""
+
+    def body(self, number):
+        self.retry(exc=ConnectionRefusedError("no answer"), **when)
+
+    register(body).delay(1)
+
+    (delivered,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (delivered.fate, delivered.state) == ("acknowledged", "FAILURE")
+    assert letter.reason.startswith("asked to wait for ")
+
+
+def test_retry_that_can_never_be_published_is_a_letter(bench):
     """Kept, its message would come back and run the body once more at each visibility timeout, for ever."""
 
     def body(self, number):
-        self.retry(exc=ConnectionRefusedError("no answer"), **asked)
+        self.retry(args=[object()], exc=ConnectionRefusedError("no answer"))
 
     bench.task(body, Safeguards(repeatable=True)).delay(1)
 
