@@ -52,6 +52,9 @@ def execute(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if request.is_eager:
             raise
         logger.exception("%s[%s] could not be carried through", task.name, request.id)
+        if not task.acks_late:
+            # Acknowledged before it ran: nothing brings it back, and its caller is to be told.
+            raise
         has_ended = False
         end_delivery(task, request.id, Outcome.FENCED, None, repr(error))
         raise DroppedLocally(repr(error)) from error

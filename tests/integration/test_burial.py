@@ -10,7 +10,7 @@ import threading
 import pytest
 from celery.exceptions import Reject
 
-from celery_safeguards import RetryPolicy, Safeguards
+from celery_safeguards import EntityLock, RetryPolicy, Safeguards
 from celery_safeguards._compat import REJECT_IS_A_FAILURE
 from celery_safeguards.errors import AttachedToLetter, DeadBefore, DeadLettered, Refused
 from celery_safeguards.outcome import FailureKind
@@ -156,6 +156,18 @@ def test_failure_of_acknowledged_work_is_stored_although_its_letter_cannot_be_wr
 
     assert (delivered.state, repr(delivered.result)) == ("FAILURE", "ValueError('no such order')")
     assert "dead letter" not in delivered.traceback
+
+
+def test_acknowledged_work_that_cannot_be_carried_through_has_failed(bench):
+    """It names no entity to lock, and its letter cannot be written: pending, it would be waited for in vain."""
+    lock = EntityLock("stock:{number}")
+    task = bench.task(lambda self, number: number, Safeguards(at_most_once=True, lock=lock))
+    bench.app.send_task(task.name, (None,))
+    bench.letters.pull(seconds=1_000)
+
+    (delivered,) = bench.drain()
+
+    assert (delivered.fate, delivered.state) == ("acknowledged", "FAILURE")
 
 
 # --- dead work
