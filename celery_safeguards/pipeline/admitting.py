@@ -70,6 +70,8 @@ class Admission:
         self._gate = delivery.gate
         self.answered = False
         """Whether the store has answered at least once."""
+        self._asked_after_start = False
+        """Whether the answer to a claim for one more start was lost, and asked for."""
         self._is_kept = False
         """Whether the lock is kept for this delivery, since it has waited for its turn."""
         self._eager = EagerWait(delivery.wiring.settings, delivery.wiring.clock) if delivery.request.is_eager else None
@@ -142,7 +144,7 @@ class Admission:
         record = question.record
         match question.decision:
             case Go() as go:
-                return question.hold or self._gate.start(go, record)
+                return question.hold or self._started(go, record)
             case Ask() as ask:
                 held = self._gate.hold_to_ask(ask, record)
                 return self._verified(held) if held else None
@@ -161,6 +163,17 @@ class Admission:
             case Resume():
                 return question.hold
         return None
+
+    def _started(self, go: Go, record: Record | None) -> Hold | None:
+        """Claim one more start; whose answer was lost asks once more, and is told of its own claim."""
+        try:
+            return self._gate.start(go, record)
+        except StoreUnavailable:
+            # Put off, it would leave a claim behind for a body that was never begun: an unknown outcome to the next.
+            if self._asked_after_start or self._delivery.plan.idempotent.atomic is not None:
+                raise
+            self._asked_after_start = True
+            return None
 
     def _defer(self, defer: Defer, view: StoreView | None, record: Record | None) -> None:
         delivery, wait_seconds = self._delivery, None

@@ -161,6 +161,28 @@ def test_body_runs_once_when_the_answer_to_its_claim_was_lost(bench):
     assert bench.clock.now - 4_000_000_000 < LEASE_SECONDS
 
 
+def test_retry_runs_when_the_answer_to_its_claim_was_lost(bench):
+    """Put off, it would leave a claim of its own behind: a start that never was would be quarantined as unknown."""
+    runs = []
+
+    def body(self, number):
+        runs.append(self.safe.attempt)
+        if len(runs) == 1:
+            raise ConnectionRefusedError("gateway is down")
+        return number
+
+    task = bench.keyed(body, on_unknown="quarantine")
+    task.delay(1)
+    bench.deliver()
+    bench.store.lose_answer_of("take")
+
+    (delivered,) = bench.drain()
+
+    record = bench.record(task, 1)
+    assert (runs, delivered.state, delivered.result) == ([1, 2], "SUCCESS", 1)
+    assert (record.state, record.lost_starts) == (State.DONE, 0)
+
+
 # --- run unprotected
 
 
