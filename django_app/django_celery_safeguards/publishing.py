@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from celery import current_app
 from celery.canvas import Signature, maybe_signature
 from django.db import transaction
 from kombu.serialization import dumps, loads
@@ -42,6 +43,9 @@ def publish_on_commit(signature: Signature, *, using: str | None = None) -> Any:
 
     """
     app = signature.app
+    if app is current_app:
+        # A signature by name knows none but Celery's proxy: an atomic body keeps what the app behind it publishes.
+        app = current_app._get_current_object()  # noqa: SLF001 - the app behind Celery's proxy
     frozen = maybe_signature(as_received(dict(signature), app.conf.task_serializer), app=app)
     for first in _published_first(frozen):
         key_headers = getattr(app.tasks.get(first.task), "key_headers", None)

@@ -3,7 +3,7 @@ What an atomic body publishes: sent after its COMMIT, all of it, or none of it i
 """
 
 import pytest
-from celery import chain, group
+from celery import chain, current_app, group, signature
 from django.db import transaction
 from kombu import Exchange, Queue
 
@@ -85,6 +85,27 @@ def test_what_is_published_on_commit_is_kept_as_well(bench, killed_before_it_sen
     bench.drain()
 
     assert [1, 2] == got
+
+
+def test_what_is_published_on_commit_by_its_name_is_kept_as_well(bench, child, killed_before_it_sends):
+    """A signature by name knows its app by Celery's proxy: it was sent by a hook, which dies with its process."""
+
+    def body(self, number):
+        publish_on_commit(signature(child.name, (1,)), using=bench.alias)
+        publish_on_commit(group(signature(child.name, (2,))), using=bench.alias)
+
+    before = current_app._get_current_object()
+    bench.app.set_current()
+    try:
+        bench.atomic(body).delay(7)
+        bench.deliver()
+        assert 1 == bench.waiting()
+        assert [] == child.got
+        bench.drain()
+    finally:
+        before.set_current()
+
+    assert [1, 2] == child.got
 
 
 def test_the_result_of_a_publish_knows_its_task(bench, child):
