@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -108,6 +109,21 @@ class OwnConnection:
         return self._opened().wrapper
 
     def _run(self, act: Callable[["_Opened"], T]) -> T:
+        try:
+            return self._run_here(act)
+        except SynchronousOnlyOperation:
+            # An event loop runs in this thread, and Django lets nobody ask a database there: a view that publishes has
+            # not asked for one. Nothing was done yet.
+            with ThreadPoolExecutor(1) as beside:
+                return beside.submit(self._run_and_close, act).result()
+
+    def _run_and_close(self, act: Callable[["_Opened"], T]) -> T:
+        try:
+            return self._run_here(act)
+        finally:
+            self.close()
+
+    def _run_here(self, act: Callable[["_Opened"], T]) -> T:
         for is_last in (False, True):
             opened = self._opened()
             try:

@@ -8,7 +8,11 @@ import threading
 
 import pytest
 from billiard.context import ForkContext
+from celery import Celery
 
+from celery_safeguards import Idempotent, Safeguards
+from celery_safeguards import headers as h
+from django_celery_safeguards import SafeTask
 from django_celery_safeguards.connection import _Ending
 from tests.conformance.admission.calls import KEY, admit, claimed
 from tests.support.waiting import wait_until
@@ -133,3 +137,37 @@ def test_a_connection_that_is_collected_under_an_event_loop_is_closed(on_postgre
     asyncio.run(collect())
 
     wait_until(lambda: not is_connected(on_postgres, pid), 20, "the server has seen its end")
+
+
+def test_a_task_is_published_under_an_event_loop(under_test):
+    """`delay` in an asynchronous view: Django lets it ask no database, and twice a minute it asked one."""
+    key = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))
+    queue, url = under_test.namespace, f"django://{under_test.alias}"
+    with Celery(queue, broker="memory://", set_as_current=False) as app:
+        app.conf.update(task_default_queue=queue, safeguards_store_url=url, safeguards_namespace=queue)
+
+        @app.task(base=SafeTask, safeguards=key, name=f"{queue}.pay", shared=False)
+        def pay(number):
+            pass
+
+        async def view():
+            pay.delay(7)
+
+        asyncio.run(view())
+        with app.connection_for_read() as connection:
+            message = connection.SimpleQueue(queue).get(timeout=5)
+
+    assert under_test.store.view().epoch == message.headers[h.EPOCH]
+
+
+@pytest.mark.postgres
+def test_what_was_asked_for_under_an_event_loop_leaves_no_connection(on_postgres):
+    """One would be left with each view that publishes."""
+
+    async def view():
+        return backend_pid(on_postgres)
+
+    on_postgres.house.connection.close()
+    pid = asyncio.run(view())
+
+    wait_until(lambda: not is_connected(on_postgres, pid), 10, "it is closed")
