@@ -115,7 +115,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         if not DeadLetter.objects.using(obj._state.db).filter(pk=id_).exists():  # noqa: SLF001 - where it is from
             return f"{clean(record.letter_id)}, which is not in this store"
         released = ", discarded: a new publication begins a new series" if record.released else ""
-        link = presenting.link_to(DeadLetter, id_, record.letter_id)
+        link = presenting.link_to(self.admin_site, DeadLetter, id_, record.letter_id)
         return presenting.joined(link, released)
 
     @admin.display(description="claim")

@@ -62,13 +62,14 @@ class GroupPage:
         return presenting.address_or_text(playbook_for(group.fingerprint, group.task, group.kind))
 
     @admin.display(description="letters")
-    def letters_shown(self, obj: Any) -> SafeString | str:
+    def letters_shown(self: Any, obj: Any) -> SafeString | str:
         """In each state, with a link to them."""
         counts = whole_group_of(obj).counts
-        return presenting.pairs([(state, _link_to_letters(obj, counts[state], state=state)) for state in counts])
+        links = [(state, _link_to_letters(self.admin_site, obj, counts[state], state=state)) for state in counts]
+        return presenting.pairs(links)
 
     @admin.display(description="replay")
-    def replay_shown(self, obj: Any) -> SafeString | str:
+    def replay_shown(self: Any, obj: Any) -> SafeString | str:
         """The one that is under way: what fails meanwhile may be its own."""
         rows = ReplayJob.objects.using(obj._state.db).filter(  # noqa: SLF001 - where it is from
             namespace=obj.namespace, fingerprint=obj.fingerprint, under_way__isnull=False
@@ -78,7 +79,7 @@ class GroupPage:
         if row is None or job is None:
             return "none is under way"
         said = f"{job.position} of {job.total} dealt with, {job.tally.failed_again} failed again"
-        return presenting.joined(presenting.link_to(ReplayJob, row.pk, job.status), f": {said}")
+        return presenting.joined(presenting.link_to(self.admin_site, ReplayJob, row.pk, job.status), f": {said}")
 
     @admin.display(description="failures")
     def failures_shown(self, obj: Any) -> SafeString | str:
@@ -123,11 +124,11 @@ class GroupPage:
         return clean(whole_group_of(obj).error_type) or presenting.NOTHING
 
     @admin.display(description="newest failure")
-    def sample_shown(self, obj: Any) -> SafeString | str:
+    def sample_shown(self: Any, obj: Any) -> SafeString | str:
         """What it said, with a link to its letter."""
         group = whole_group_of(obj)
         id_ = row_id(obj.namespace, group.sample_letter_id)
-        link = presenting.link_to(DeadLetter, id_, group.sample_letter_id)
+        link = presenting.link_to(self.admin_site, DeadLetter, id_, group.sample_letter_id)
         said = seen_text("error", group.sample, group.task)
         message = presenting.block(said, "message") if is_shown(obj) else NEEDED
         return presenting.pairs([("message", message), ("letter", link)])
@@ -147,7 +148,7 @@ def _in_release(release: str) -> str:
     return f", in release {clean(release)}" if release else ""
 
 
-def _link_to_letters(row: Any, count: int, **chosen: str) -> SafeString:
+def _link_to_letters(admin_site: Any, row: Any, count: int, **chosen: str) -> SafeString:
     opts = DeadLetter._meta  # noqa: SLF001 - Django's documented way to a model's names
-    url = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist")
+    url = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist", current_app=admin_site.name)
     return format_html('<a href="{}?{}">{}</a>', url, urlencode({"fingerprint": row.fingerprint, **chosen}), count)

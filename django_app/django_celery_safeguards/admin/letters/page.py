@@ -67,7 +67,7 @@ class LetterPage:
         return clean(obj.task)
 
     @admin.display(description="key")
-    def key_shown(self, obj: Any) -> SafeString | str:
+    def key_shown(self: Any, obj: Any) -> SafeString | str:
         """With a link to its record."""
         letter = reading_of(obj).letter
         if letter is not None and letter.erased:
@@ -77,7 +77,7 @@ class LetterPage:
         id_ = record_id(obj.namespace, RecordKey(letter.scope or "", letter.key))
         if not IdempotencyRecord.objects.using(obj._state.db).filter(pk=id_).exists():  # noqa: SLF001 - where it is from
             return f"{clean(letter.key)}, of {clean(letter.scope)}; its record is gone from the store"
-        return presenting.link_to(IdempotencyRecord, id_, f"{letter.key}, of {letter.scope}")
+        return presenting.link_to(self.admin_site, IdempotencyRecord, id_, f"{letter.key}, of {letter.scope}")
 
     @admin.display(description="kind")
     def kind_shown(self, obj: Any) -> str:
@@ -95,11 +95,11 @@ class LetterPage:
         return clean(seen_letter_of(obj).reason if is_whole else seen_text("reason", obj.reason)) or presenting.NOTHING
 
     @admin.display(description="group")
-    def group_shown(self, obj: Any) -> SafeString | str:
+    def group_shown(self: Any, obj: Any) -> SafeString | str:
         """With a link to those of the same cause."""
         if not obj.fingerprint:
             return "none yet: it is of an older version"
-        return presenting.link_to(LetterGroup, row_id(obj.namespace, obj.fingerprint), obj.fingerprint)
+        return presenting.link_to(self.admin_site, LetterGroup, row_id(obj.namespace, obj.fingerprint), obj.fingerprint)
 
     @admin.display(description="playbook")
     def playbook(self, obj: Any) -> SafeString | str:
@@ -182,7 +182,7 @@ class LetterPage:
         return presenting.history(history_of(obj, seen_letter_of(obj).history))
 
     @admin.display(description="ids")
-    def ids(self, obj: Any) -> SafeString | str:
+    def ids(self: Any, obj: Any) -> SafeString | str:
         """What links it to other work."""
         letter = letter_of(obj)
         origin = letter.edited_from
@@ -194,7 +194,10 @@ class LetterPage:
             ("root", letter.root_id),
             ("parent", letter.parent_id),
             ("canvas group", letter.group_id),
-            ("edited from", origin and presenting.link_to(DeadLetter, row_id(obj.namespace, origin), origin)),
+            (
+                "edited from",
+                origin and presenting.link_to(self.admin_site, DeadLetter, row_id(obj.namespace, origin), origin),
+            ),
         )
         return presenting.pairs([(name, value) for name, value in named if value])
 

@@ -157,10 +157,10 @@ def address_or_text(text: str) -> SafeString | str:
     return format_html('<a href="{}" rel="noopener noreferrer">{}</a>', text, clean(text))
 
 
-def link_to(model: Any, id_: str, text: str) -> SafeString:
-    """Return a link to a row's page."""
+def link_to(admin_site: Any, model: Any, id_: str, text: str) -> SafeString:
+    """Return a link to a row's page in the same admin: a project may have several."""
     opts = model._meta  # noqa: SLF001 - Django's documented way to a model's names
-    url = reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[id_])
+    url = reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[id_], current_app=admin_site.name)
     return format_html('<a href="{}">{}</a>', url, clean(text))
 
 

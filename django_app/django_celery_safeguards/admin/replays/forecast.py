@@ -58,7 +58,9 @@ class ShownForecast:
     is_cut: bool
 
 
-def shown_forecast(request: Any, app: Any, choice: Choice, *, may_run_twice: bool, asks: bool) -> ShownForecast:
+def shown_forecast(
+    admin_site: Any, request: Any, app: Any, choice: Choice, *, may_run_twice: bool, asks: bool
+) -> ShownForecast:
     """Make a dry run of the newest letters of a choice."""
     found = Forecast()
     lines: list[Line] = []
@@ -66,7 +68,7 @@ def shown_forecast(request: Any, app: Any, choice: Choice, *, may_run_twice: boo
     for letter in foresee(app, choice, may_run_twice=may_run_twice, most=_LOOKED_AT, asker=asker):
         found.count(letter)
         if len(lines) < _ONE_BY_ONE:
-            lines.append(_line(letter, shows_payload=payload.may_see(request)))
+            lines.append(_line(admin_site, letter, shows_payload=payload.may_see(request)))
     counts = (
         ("Expected", [(IN_WORDS[each], count) for each, count in found.expected.most_common()]),
         (
@@ -86,13 +88,14 @@ def shown_forecast(request: Any, app: Any, choice: Choice, *, may_run_twice: boo
     )
 
 
-def _line(letter: Foreseen, *, shows_payload: bool) -> Line:
+def _line(admin_site: Any, letter: Foreseen, *, shows_payload: bool) -> Line:
     texts = [
         *([letter.why] if letter.why else []),
         *(_said(each, shows_payload=shows_payload) for each in letter.answers),
     ]
+    id_ = row_id(shown_store().namespace, letter.letter_id)
     return Line(
-        letter=presenting.link_to(DeadLetter, row_id(shown_store().namespace, letter.letter_id), letter.letter_id),
+        letter=presenting.link_to(admin_site, DeadLetter, id_, letter.letter_id),
         task=presenting.dotted(letter.task),
         expected=IN_WORDS[letter.expected],
         texts=presenting.lines(texts) if texts else "",

@@ -69,7 +69,7 @@ class JobPage:
         return presenting.pairs([*rows, *([("because", reasons)] if tally.reasons else [])])
 
     @admin.display(description="in doubt")
-    def in_doubt_shown(self, obj: Any) -> SafeString | str:
+    def in_doubt_shown(self: Any, obj: Any) -> SafeString | str:
         """Letters that the last runner had begun and perhaps not sent, each to be resumed on its page."""
         job = whole_job_of(obj)
         if not job.settled:
@@ -78,17 +78,19 @@ class JobPage:
                 f"safeguards replays show {job.id}."
             )
         said = "Begun, and perhaps not sent, since the process that ran it ended. Resume them on their pages:"
-        letters = [presenting.link_to(DeadLetter, row_id(obj.namespace, each), each) for each in job.unsure]
+        letters = [
+            presenting.link_to(self.admin_site, DeadLetter, row_id(obj.namespace, each), each) for each in job.unsure
+        ]
         return presenting.joined(said, presenting.lines(letters))
 
     @admin.display(description="letters")
-    def chosen_shown(self, obj: Any) -> SafeString | str:
+    def chosen_shown(self: Any, obj: Any) -> SafeString | str:
         """With a link to their group."""
         job = whole_job_of(obj)
         said = f"{counted(job.total, 'letter')}: {clean(job.chosen)}"
         if not job.fingerprint:
             return said
-        link = presenting.link_to(LetterGroup, row_id(obj.namespace, job.fingerprint), "the group")
+        link = presenting.link_to(self.admin_site, LetterGroup, row_id(obj.namespace, job.fingerprint), "the group")
         return presenting.joined(said, " (", link, ")")
 
     @admin.display(description="by")

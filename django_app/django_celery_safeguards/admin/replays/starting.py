@@ -73,7 +73,7 @@ class StartsReplays:
 
     def _looked(self: Any, request: Any, choice: Choice, form: ReplayJobForm, wanted: dict[str, bool]) -> Any:
         try:
-            return shown_forecast(request, current_app_with_tasks(), choice, **wanted)
+            return shown_forecast(self.admin_site, request, current_app_with_tasks(), choice, **wanted)
         except SafeguardsError as error:
             form.add_error(None, clean(error))
             return None
