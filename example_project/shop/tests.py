@@ -64,6 +64,14 @@ class TestPages(ShopTestCase):
 
         assert (1, 1, 1) == (Order.objects.count(), self.charges(), Shipment.objects.count())
 
+    def test_order_whose_id_has_no_address_is_refused(self):
+        """The page that shows it could not be made, for anybody."""
+        form = {"order_id": f"{self.order_id}/", "email": "a@example.com", "amount_cents": 990}
+        answer = self.client.post(reverse("shop:place"), form)
+
+        assert (400, 0) == (answer.status_code, Order.objects.count())
+        self.assertContains(self.client.get(reverse("shop:index")), "Shop")
+
     def test_order_without_an_amount_is_refused(self):
         """A form that was tampered with would become an order."""
         answer = self.client.post(reverse("shop:place"), {"order_id": self.order_id, "email": "a@example.com"})
