@@ -13,23 +13,24 @@ _BOUNDS = {
 
 def database(url):
     """
-    Return Django's settings of the database at a URL.
+    Return Django's settings of the database at a URL, in which `%` writes what would have a meaning there.
 
     Raises:
         ValueError: it is neither `sqlite:///` nor `postgresql://`.
 
     """
     parts = urlsplit(url)
+    name = unquote(parts.path.removeprefix("/"))
     if parts.scheme == "sqlite":
         # One writer at a time, who says so at once: web process, worker and safeguards write to one file.
         pragmas = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
         options = {"init_command": pragmas, "transaction_mode": "IMMEDIATE"}
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path.removeprefix("/"), "OPTIONS": options}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
     if parts.scheme != "postgresql":
         raise ValueError(f"{parts.scheme!r}: give sqlite:///path or postgresql://user:password@host:port/name")
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path.removeprefix("/"),
+        "NAME": name,
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",

@@ -11,6 +11,7 @@ Settings of the shop, for a reader's own machine; what differs elsewhere comes f
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 from django import VERSION
 from django.core.management.utils import get_random_secret_key
@@ -58,7 +59,7 @@ TEMPLATES = [
 ROOT_URLCONF = "example_project.config.urls"
 STATIC_URL = "static/"
 
-DATABASES = {"default": database(os.environ.get("SHOP_DATABASE_URL", f"sqlite:///{_PROJECT}/shop.sqlite3"))}
+DATABASES = {"default": database(os.environ.get("SHOP_DATABASE_URL", f"sqlite:///{quote(str(_PROJECT))}/shop.sqlite3"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 
