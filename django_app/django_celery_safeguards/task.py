@@ -14,6 +14,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, register
 
 from celery_safeguards import headers as h
+from celery_safeguards.pipeline.broker_ids import broker_ids
 from celery_safeguards.task import SafeTask as CoreSafeTask
 from django_celery_safeguards.names import APP, TAG
 from django_celery_safeguards.publishing import after_commit, as_received
@@ -76,6 +77,8 @@ class SafeTask(CoreSafeTask, DjangoTask):
         check_arguments = getattr(self, "__header__", None) if self.typing else None
         if check_arguments is not None:
             check_arguments(*(args or ()), **(kwargs or {}))
+        if key and self.plan is not None:
+            options |= broker_ids(self.app, self.plan, key, options)
         options["headers"] = h.FixedHeaders({**(options.get("headers") or {}), **key})
         serializer = options.get("serializer") or self.serializer
         sent_args, sent_kwargs = as_received((tuple(args or ()), dict(kwargs or {})), serializer)

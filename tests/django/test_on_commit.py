@@ -223,6 +223,21 @@ def test_message_is_the_one_that_a_plain_publish_sends(bench, ship, alias):
     assert "acme" == after_commit.headers["tenant"]
 
 
+@pytest.mark.parametrize(("broker", "name"), [("amqp://", "message_id"), ("sqs://", "MessageDeduplicationId")])
+def test_broker_is_told_the_operation_as_by_a_plain_publish(bench, ship, alias, monkeypatch, broker, name):
+    """SQS would deliver a second publish of it, and RabbitMQ's people could not find it by its name."""
+    sent = []
+    monkeypatch.setattr(bench.app.amqp, "send_task_message", lambda *_, **options: sent.append(options))
+    with bench.app.producer_or_acquire() as producer:
+        monkeypatch.setattr(bench.app.conf, "broker_write_url", broker)
+        ship.apply_async((7,), producer=producer, queue="orders.fifo")
+        with transaction.atomic(using=alias):
+            ship.apply_async_on_commit((7,), using=alias, producer=producer, queue="orders.fifo")
+
+    plain, after_commit = sent
+    assert plain[name] == after_commit.get(name)
+
+
 def test_a_teams_own_apply_async_is_passed_through(bench, alias):
     """What it adds to each message would be missing from those after COMMIT (maciej-gol/tenant-schemas-celery#133)."""
 
