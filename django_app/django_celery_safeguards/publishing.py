@@ -47,6 +47,7 @@ def publish_on_commit(signature: Signature, *, using: str | None = None) -> Any:
         # A signature by name knows none but Celery's proxy: an atomic body keeps what the app behind it publishes.
         app = current_app._get_current_object()  # noqa: SLF001 - the app behind Celery's proxy
     frozen = maybe_signature(as_received(dict(signature), app.conf.task_serializer), app=app)
+    _give_to(app, frozen)
     for first in _published_first(frozen):
         key_headers = getattr(app.tasks.get(first.task), "key_headers", None)
         if key_headers is not None:
@@ -98,6 +99,15 @@ def _published_first(signature: Any) -> Iterator[Any]:
     every = list(getattr(tasks, "tasks", tasks))
     for each in every[:1] if signature.task == "celery.chain" else every:
         yield from _published_first(each)
+
+
+def _give_to(app: Any, signature: Any) -> None:
+    """Have each part of a canvas be of the app: Celery's copy of a chain leaves its own to the app of the moment."""
+    signature._app = app  # noqa: SLF001 - where a signature keeps it
+    tasks = getattr(signature, "tasks", None) or ()
+    for each in (*getattr(tasks, "tasks", tasks), getattr(signature, "body", None)):
+        if isinstance(each, Signature):
+            _give_to(app, each)
 
 
 def _publish_or_keep(app: Any, what: str, publish: Callable[[], Any]) -> None:

@@ -374,6 +374,22 @@ def test_arguments_of_a_signature_are_those_of_the_call(bench, ship, alias):
     assert "task_id" not in signature.options
 
 
+@pytest.mark.parametrize("form", ["chain", "group of chains", "chain to a chord"])
+def test_a_canvas_is_published_by_the_app_of_its_tasks(bench, ship, alias, form):
+    """In a project of two apps a chain went to the other one's broker, without its key."""
+    parts = [ship.si(1), ship.si(2)]
+    canvas = {
+        "chain": lambda: chain(parts),
+        "group of chains": lambda: group([chain(parts)]),
+        "chain to a chord": lambda: chain(ship.si(1), group(ship.si(2), ship.si(3)), ship.si(4)),
+    }[form]()
+
+    with transaction.atomic(using=alias):
+        publish_on_commit(canvas, using=alias)
+
+    assert "op:1" == bench.receive().headers[h.KEY]
+
+
 # --- how it is declared
 
 
