@@ -46,7 +46,7 @@ def publish_on_commit(signature: Signature, *, using: str | None = None) -> Any:
     if app is current_app:
         # A signature by name knows none but Celery's proxy: an atomic body keeps what the app behind it publishes.
         app = current_app._get_current_object()  # noqa: SLF001 - the app behind Celery's proxy
-    frozen = maybe_signature(as_received(dict(signature), app.conf.task_serializer), app=app)
+    frozen = maybe_signature(as_received(dict(signature), _serializer_of(app, signature)), app=app)
     _give_to(app, frozen)
     for first in _published_first(frozen):
         key_headers = getattr(app.tasks.get(first.task), "key_headers", None)
@@ -108,6 +108,14 @@ def _give_to(app: Any, signature: Any) -> None:
     for each in (*getattr(tasks, "tasks", tasks), getattr(signature, "body", None)):
         if isinstance(each, Signature):
             _give_to(app, each)
+
+
+def _serializer_of(app: Any, signature: Any) -> str:
+    """Return what encodes the first message, with all that follows it in a chain."""
+    for first in _published_first(signature):
+        own = first["options"].get("serializer") or getattr(app.tasks.get(first["task"]), "serializer", None)
+        return str(own or app.conf.task_serializer)
+    return str(app.conf.task_serializer)
 
 
 def _publish_or_keep(app: Any, what: str, publish: Callable[[], Any]) -> None:

@@ -390,6 +390,20 @@ def test_a_canvas_is_published_by_the_app_of_its_tasks(bench, ship, alias, form)
     assert "op:1" == bench.receive().headers[h.KEY]
 
 
+@pytest.mark.parametrize("form", ["signature", "chain", "group"])
+def test_a_signature_is_encoded_as_its_task_says(bench, alias, form):
+    """A call that `apply_async` takes would be refused: a set is none of JSON's."""
+    safeguards = Safeguards(repeatable=True)
+    task = bench.task(lambda self, numbers: len(numbers), safeguards, base=SafeTask, serializer="pickle")
+    parts = [task.si({1, 2}), task.si({3})]
+    canvas = {"signature": parts[0], "chain": chain(parts), "group": group(parts)}[form]
+
+    with transaction.atomic(using=alias):
+        publish_on_commit(canvas, using=alias)
+
+    assert len(parts) - (form != "group") == bench.waiting()
+
+
 # --- how it is declared
 
 
