@@ -33,8 +33,8 @@ def broker_ids(
     plan: Plan,
     key_headers: Mapping[str, Any],
     options: Mapping[str, Any],
-    args: Any = None,
-    kwargs: Any = None,
+    args: Any,
+    kwargs: Any,
 ) -> dict[str, str]:
     """
     Return the message properties that name the operation of a first publish; those that its caller gave are kept.

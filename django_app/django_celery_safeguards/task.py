@@ -78,7 +78,7 @@ class SafeTask(CoreSafeTask, DjangoTask):
         if check_arguments is not None:
             check_arguments(*(args or ()), **(kwargs or {}))
         if key and self.plan is not None:
-            options |= broker_ids(self.app, self.plan, key, options)
+            options |= broker_ids(self.app, self.plan, key, options, args, kwargs)
         options["headers"] = h.FixedHeaders({**(options.get("headers") or {}), **key})
         serializer = options.get("serializer") or self.serializer
         sent_args, sent_kwargs = as_received((tuple(args or ()), dict(kwargs or {})), serializer)
