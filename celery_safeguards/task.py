@@ -338,8 +338,8 @@ def _refuse_what_undoes(task: Any, name: str) -> None:
     ours = task.__mro__[: task.__mro__.index(SafeTask)]
     for option, fix in _REFUSED.items():
         # Celery also finds what stands behind it in the order of classes, on a mixin.
-        holder = next((each for each in task.__mro__ if option in vars(each)), celery.Task)
-        given = UNSET if holder in {SafeTask, celery.Task} else vars(holder)[option]
+        holder = next((each for each in task.__mro__ if option in vars(each)), SafeTask)
+        given = UNSET if holder in SafeTask.__mro__ else vars(holder)[option]
         if given is not UNSET and (given or option in _REFUSED_AT_ANY_VALUE):
             raise ConfigurationError(f"{name}: {option}={given!r} does not go with SafeTask: {fix}")
     for each in ours:

@@ -46,9 +46,11 @@ def main() -> int:
             runs = [sides.submit(side.run, suite, directory, options.only, known) for side in (stock, guarded)]
             try:
                 # One side that could not be run leaves nothing to compare.
-                wait(runs, return_when=FIRST_EXCEPTION)
+                ended, _ = wait(runs, return_when=FIRST_EXCEPTION)
             finally:
                 end_all()
+        for run in ended:
+            run.result()  # of the two, the one that was not ended for the other's sake
         ends = [run.result() for run in runs]
     finally:
         if not options.keep:

@@ -2,6 +2,7 @@
 What registering a task refuses, with the name of the option and its fix, and how values add up along the classes.
 """
 
+import celery
 import pytest
 
 from celery_safeguards import Idempotent, Safeguards, SafeTask, Verify
@@ -79,6 +80,12 @@ def test_option_of_a_mixin_behind_the_base_is_refused(app):
 
     with pytest.raises(ConfigurationError, match=r"autoretry_for=.*RetryPolicy"):
         app.register_task(refused())
+
+
+def test_defaults_of_celery_are_nobodys_options_where_a_project_replaces_its_task_class(app, monkeypatch):
+    monkeypatch.setattr(celery, "Task", type("Replaced", (SafeTask,), {"abstract": True}))
+
+    assert declare(app).max_retries == 3
 
 
 def test_option_from_task_annotations_is_refused(app):
