@@ -27,7 +27,8 @@ def test_rows_of_letters_that_change_together_are_those_of_one_that_changes_alon
 
     store.archive(names[1:], "ana", "a test", NOON)
 
-    rows = {row["letter_id"]: row for row in DeadLetter.objects.using(alias).values() if row["letter_id"] in names}
+    mine = DeadLetter.objects.using(alias).filter(namespace=under_test.namespace)
+    rows = {row["letter_id"]: row for row in mine.values()}
     for name, row in rows.items():
         assert Letter.from_json(row["letter"]) == store.get(name)
         assert row["over_us"] == NOON * 1_000_000
@@ -38,7 +39,7 @@ def test_rows_of_letters_that_change_together_are_those_of_one_that_changes_alon
 
 def test_letter_is_written_though_its_group_cannot_be_read(under_test, alias):
     """While a newer version is deployed an older worker may meet a status of its; no failure is lost for that."""
-    store, groups = under_test.letters, LetterGroup.objects.using(alias)
+    store, groups = under_test.letters, LetterGroup.objects.using(alias).filter(namespace=under_test.namespace)
     store.bury(letter("before"))
     readable = groups.get().group
     groups.update(group=readable.replace('"open"', '"snoozed"'))
