@@ -4,6 +4,7 @@ Fixtures that start real things: each is stopped and removed again, also when a 
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import uuid
@@ -16,6 +17,15 @@ from example_project.gateway import Gateway, GatewayClient
 from tests.support import apps, databases, postgres, rabbitmq, servers, sqs, workers
 from tests.support.announcements import Announcements
 from tests.support.sockets import free_port
+
+_SETTINGS_MODULE = "DJANGO_SETTINGS_MODULE"
+_its_module = os.environ.get(_SETTINGS_MODULE)
+
+
+def pytest_collection_finish():
+    """Refuse to run where importing a test has named a project: every worker that a test starts would load it."""
+    if os.environ.get(_SETTINGS_MODULE) != _its_module:
+        raise pytest.UsageError(f"{_SETTINGS_MODULE} is {os.environ[_SETTINGS_MODULE]!r} since a test was imported")
 
 
 def pytest_configure(config):

@@ -10,10 +10,11 @@ from io import StringIO
 
 from django.core import mail
 from django.core.management import call_command
-from django.test import TestCase
+from django.test import SimpleTestCase, TestCase
 from django.urls import reverse
 from django.utils import timezone
 
+from example_project.config.databases import database
 from example_project.gateway import Gateway, GatewayClient
 from example_project.shop.checkout import place_order, send
 from example_project.shop.models import Customer, Order, Payment, SearchEntry, Shipment, ShopError, Status
@@ -167,3 +168,17 @@ class TestLastFences(ShopTestCase):
         first, second = Shipment.objects.send(order.pk), Shipment.objects.send(order.pk)
 
         assert (None, first) == (unpaid, second)
+
+
+class TestDatabases(SimpleTestCase):
+    """Where a project may be, and what its database may be called."""
+
+    def test_any_name_can_be_written(self):
+        """Else another database would be asked for, or made."""
+        named = {
+            "postgresql://ann:p%40ss@db/the%20shop": "the shop",
+            "sqlite:////home/ann/c%23/shop.sqlite3": "/home/ann/c#/shop.sqlite3",
+        }
+        for url, name in named.items():
+            with self.subTest(url):
+                assert name == database(url)["NAME"]

@@ -12,7 +12,6 @@ import sys
 import pytest
 import requests
 
-from example_project.config.databases import database
 from tests.support import servers
 from tests.support.sockets import HOST, free_port
 from tests.support.waiting import wait_until
@@ -59,18 +58,6 @@ def test_its_own_tests_pass(manage):
 
     assert done.returncode == 0, done.stderr
     assert int(ran[1]) >= 12
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("postgresql://ann:p%40ss@db/the%20shop", "the shop"),
-        ("sqlite:////home/ann/c%23/shop.sqlite3", "/home/ann/c#/shop.sqlite3"),
-    ],
-)
-def test_database_may_have_any_name(url, name):
-    """Where it could not be written in a URL, another database would be asked for, or made."""
-    assert name == database(url)["NAME"]
 
 
 @pytest.mark.acceptance
