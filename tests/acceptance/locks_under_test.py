@@ -86,9 +86,11 @@ class Sections:
 
         wait_until(is_over, PATIENCE_SECONDS, "lapsed locks may be taken")
 
-    def let_messages_time_out(self):
-        """Make every message that is taken and not acknowledged older than the visibility timeout."""
+    def let_messages_time_out(self, count):
+        """Make the messages that are taken and not acknowledged lapse, once no more than so many are left of them."""
         index = f"{self.namespace}.unacked_index"
+        # A worker acknowledges a message after its body has told of its end.
+        wait_until(lambda: self.redis.zcard(index) <= count, PATIENCE_SECONDS, "what has succeeded is acknowledged")
         servers.make_older_than_any_timeout(self.redis, index)
 
     def wait_quiet(self):

@@ -97,7 +97,7 @@ def test_owner_that_wakes_after_its_lease_hurts_nobody(sections, late, frozen, d
     entity.let_go("b")
     for task_id in (b, c):
         sections.wait_ended(task_id, Outcome.SUCCEEDED)
-    sections.let_messages_time_out()
+    sections.let_messages_time_out(1)
     sections.wait_ended(a, Outcome.SUCCEEDED)
     sections.wait_quiet()
 

@@ -281,6 +281,6 @@ def test_lock_of_a_worker_that_died_is_waited_for_by_its_lease(redis_url, tmp_pa
         assert (left.owner, True) != (taken.owner, taken.fence > left.fence)
         assert 0 <= taken.since_us - left.lease_until_us < LONG_LEASE_SECONDS * 1e6
         sections.wait_ended(following, Outcome.SUCCEEDED)
-        sections.let_messages_time_out()
+        sections.let_messages_time_out(1)
         sections.wait_ended(first, Outcome.SUCCEEDED)
         assert ["first", "next", "first"] == entity.entered()
