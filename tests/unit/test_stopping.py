@@ -99,6 +99,15 @@ def test_second_signal_at_once_is_for_the_handler_that_the_first_has_installed(s
     assert ([NUMBER], [NUMBER]) == (stage.handled, cold)
 
 
+def test_second_signal_does_nothing_where_the_first_has_had_it_ignored(stage, monkeypatch):
+    """As a project's own receiver of the shutdown may: what stands there then is no function."""
+    monkeypatch.setattr(stage, "handle", lambda: signal.signal(NUMBER, signal.SIG_IGN))
+    stage.signal()
+    stage.signal()
+
+    assert [NUMBER] == stage.handled
+
+
 def test_signals_go_on_being_handed_over(stage):
     """The first Ctrl+C installs the handler of the second."""
     for count in range(1, 4):
@@ -142,6 +151,17 @@ def test_child_handles_its_own_signal_and_wakes_nobody(stage, monkeypatch):
     with pytest.raises(BlockingIOError):
         os.read(stage.turns._woken, 1)
     assert [NUMBER] == stage.handled
+
+
+def test_child_handles_its_own_signal_alone_where_its_parent_had_one_when_it_was_forked(stage, monkeypatch):
+    stage.signal()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 0)
+        stage.signal()
+        in_child = list(stage.handled)
+    stage.turn()
+
+    assert ([NUMBER], [NUMBER] * 2) == (in_child, stage.handled)
 
 
 def test_handler_of_somebody_else_is_left_alone(stage):
