@@ -177,7 +177,8 @@ class KeyedRun:
 
     def _failed(self, error: Exception) -> NoReturn:
         delivery, hold = self._delivery, self._hold
-        if isinstance(error, LeaseLost):
+        # A block in the body that has lost a lock of its own says nothing about the claim: that is a failed attempt.
+        if isinstance(error, LeaseLost) and self._safe.is_lost:
             delivery.drop(f"stopped at a checkpoint ({error})", error)
         error = as_asked(delivery.request, error)
         if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):

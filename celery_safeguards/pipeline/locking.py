@@ -105,6 +105,8 @@ class HeldByDelivery:
         self._request = request
         self._wiring = Wiring.of(task.app)
         self._began = self._confirmed = asked_at
+        self.is_lost = False
+        """Whether the body was told that another owner may have it."""
         self._is_over = False
         self._renewer: Renewer | None = None
         if request.is_eager:
@@ -162,6 +164,7 @@ class HeldByDelivery:
                 self.release()
 
     def _lost(self, reason: str) -> LockLost:
+        self.is_lost = True
         lease_lost.send(self._task, task_id=self._request.id, key=self.held.name, reason=reason)
         return LockLost(f"{self.held.name}: {reason}")
 

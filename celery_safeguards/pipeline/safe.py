@@ -147,6 +147,8 @@ class KeyedSafe(Safe):
         self.hold = hold
         self.has_begun_step = False
         """Whether an outside call may have been made in this start."""
+        self.is_lost = False
+        """Whether the body was told that its claim, or its lock, is gone."""
         self._delivery = delivery
         self._used: set[str] = set()
         self._began = self._now()
@@ -263,10 +265,12 @@ class KeyedSafe(Safe):
         return self._delivery.wiring.clock.monotonic_seconds()
 
     def _lock_lost(self, reason: str) -> LockLost:
+        self.is_lost = True
         lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
         return LockLost(reason)
 
     def _lost(self, reason: str) -> LeaseLost:
+        self.is_lost = True
         lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
         return LeaseLost(f"{self.idempotency_key}: {reason}")
 

@@ -178,7 +178,7 @@ def _failed(
     if lock is not None:
         # The attempt has failed anyway: what to do next does not depend on who has the lock.
         lock.give_up()
-        if isinstance(error, LockLost):
+        if isinstance(error, LockLost) and lock.is_lost:
             _drop(task, request, f"stopped at a checkpoint ({error})", error)
     error = as_asked(request, error)
     if isinstance(error, Ignore) or (isinstance(error, Reject) and error.requeue):
