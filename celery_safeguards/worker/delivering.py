@@ -54,7 +54,7 @@ class DeliveryStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if lease is None:
             return
         renewing = renewing_of(parent.app)
-        if renewing is None:
+        if renewing is None or renewing.is_over:
             turned, move = partial(_turned_at, parent), Aside(parent.app).move
             renewing = Renewing(wiring.clock, turned, move, is_in_loop=_runs_in_loop(parent.pool))
             appoint(parent.app, renewing)

@@ -110,6 +110,11 @@ class Keeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._wiring.settings.store_timeout_seconds * 2)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its worker has ended: another one in this process has a loop and a pool of its own."""
+        return self._stopped
+
     def keep(
         self,
         owner: str,

@@ -100,6 +100,11 @@ class Renewing:
         if self._lease is not None:
             self._lease.close()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its worker has ended: another one in this process has a loop and a pool of its own."""
+        return self._stopped
+
     def begins(self, tag: str, budget_seconds: float) -> None:
         """The body of a message begins, and may take this long."""
         self._holdings[tag] = Holding(self._clock.monotonic_seconds() + budget_seconds, has_begun=True)

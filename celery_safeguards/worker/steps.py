@@ -97,7 +97,7 @@ class LeaseStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, parent: Any) -> None:
         """Start the keeper before the first message can be claimed."""
         keeper = keeper_of(parent.app)
-        if keeper is None:
+        if keeper is None or keeper.is_over:
             wiring, has_children = Wiring.of(parent.app), _is_process_pool(parent.pool)
             if has_children and wiring.settings.store_url == MEMORY_URL:
                 raise ConfigurationError(
