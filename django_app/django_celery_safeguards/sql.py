@@ -57,7 +57,8 @@ class Dialect:
             # A writer that begins by reading would find, at its first write, that another one was faster.
             begin="BEGIN IMMEDIATE" if wrapper.vendor == "sqlite" else "BEGIN",
             for_update="" if wrapper.vendor == "sqlite" else " FOR UPDATE",
-            returns=wrapper.vendor in {"postgresql", "sqlite"},
+            # SQLite has it since 3.35, and Debian 11 is older; MariaDB has it for inserts alone.
+            returns=wrapper.vendor != "mysql" and wrapper.features.can_return_columns_from_insert,
             reads_rows=wrapper.vendor == "postgresql",
         )
 

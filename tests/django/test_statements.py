@@ -3,11 +3,14 @@ What the safeguards cost a database: statements, beside the beginning and the en
 """
 
 import pytest
+from django.db.backends.sqlite3.features import DatabaseFeatures
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import HeldLock, LockAsk
+from tests.conformance import stores
 from tests.conformance.admission.calls import DONE, KEY, RETRY, admit, claimed, start
+from tests.django.conftest import counted
 
 ASK = LockAsk(name="order:7", owner="A", lease_seconds=30.0)
 
@@ -15,6 +18,17 @@ ASK = LockAsk(name="order:7", owner="A", lease_seconds=30.0)
 def admit_with(store, owner="A"):
     ask = LockAsk(name="order:7", owner=owner, lease_seconds=30.0)
     return store.admit(KEY, owner, start(), unproven=True, epoch=None, lock=ask)
+
+
+def test_a_sqlite_that_cannot_return_what_it_wrote_is_not_asked_to(sqlite_alias, monkeypatch):
+    """Every claim would fail as if the store were away (SQLite before 3.35)."""
+    monkeypatch.setattr(DatabaseFeatures, "can_return_columns_from_insert", False)
+    with stores.orm_under_test(sqlite_alias) as under_test, counted(under_test) as statements:
+        answer = admit_with(under_test.store)
+        settled = under_test.store.settle(KEY, answer.record, State.IN_PROGRESS, DONE, lock=answer.lock)
+
+    assert (State.DONE, True) == (settled.state, answer.lock.fence > 0)
+    assert not [each for each in statements.all if "RETURNING" in each]
 
 
 @pytest.mark.parametrize("outcome", [DONE, RETRY], ids=["done", "retry"])
