@@ -19,6 +19,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from tests.support.waiting import patient
+
 
 def is_said(name, **fields):
     """Return a predicate for events of this name whose fields have these values."""
@@ -49,14 +51,14 @@ class Announcements:
 
         Args:
             predicate: takes an event, such as `is_said("effect", order_id="A1")`; a name stands for `is_said(name)`.
-            timeout: seconds.
+            timeout: seconds of a machine of one's own, see `patient`.
             count: events of the past count as well.
 
         Raises:
             AssertionError: the time is over; lists what was heard instead.
 
         """
-        predicate = is_said(predicate) if isinstance(predicate, str) else predicate
+        predicate, timeout = is_said(predicate) if isinstance(predicate, str) else predicate, patient(timeout)
         with self._changed:
             self._changed.wait_for(lambda: len(self._matching(predicate)) >= count, timeout)
             found = self._matching(predicate)
