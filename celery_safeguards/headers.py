@@ -42,6 +42,9 @@ CALLS = "sg_calls"
 ALIVE = "sg_alive"
 """How many other deliveries of this id run in this worker: their starts are not lost."""
 _INSIDE_ONLY = frozenset({OWNER, WIRE, TAG, CALLS, ALIVE})
+_OF_ONE_MESSAGE = _INSIDE_ONLY | {
+    VERSION, KEY, FINGERPRINT, EPOCH, SEEN, DEFERRALS, DEFERRED_SINCE, BEGAN, ATTEMPTS, LETTER, VERDICT
+}  # fmt: skip
 
 FORMAT = 1
 
@@ -80,6 +83,11 @@ _NOTHING = Lineage()
 def outgoing(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the headers a copy of a message may carry: everything but what lives inside the worker only."""
     return {name: value for name, value in (headers or {}).items() if name not in _INSIDE_ONLY}
+
+
+def passed_on(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the headers that a message of its own may have from another one: nothing of that one's past."""
+    return {name: value for name, value in (headers or {}).items() if name not in _OF_ONE_MESSAGE}
 
 
 def _mapping(value: object) -> Mapping[str, Any] | None:

@@ -149,6 +149,9 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         """
         given = options.get("headers")
         if not isinstance(given, h.FixedHeaders):
+            if given and not self._is_own_copy(task_id):
+                # A body that passes on its own headers, such as the tenant's, has those of its message among them.
+                given = options["headers"] = h.passed_on(given)
             try:
                 key = self.key_headers(args, kwargs)
             except KeyRefused as error:
@@ -238,6 +241,11 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             raise asked
         setattr(request, RETRY_ASKED, asked)
         return asked
+
+    def _is_own_copy(self, task_id: str | None) -> bool:
+        """Whether a publish is of the running message: Celery's own `retry`, in a hook, comes this way."""
+        request = self.request_stack.top
+        return request is not None and request.id is not None and request.id == task_id
 
     def _key_headers(self, plan: Plan, args: Any, kwargs: Any) -> Mapping[str, Any]:
         epoch = None if self.app.conf.task_always_eager else Wiring.of(self.app).epoch.get()

@@ -79,7 +79,7 @@ class SafeTask(CoreSafeTask, DjangoTask):
             check_arguments(*(args or ()), **(kwargs or {}))
         if key and self.plan is not None:
             options |= broker_ids(self.app, self.plan, key, options, args, kwargs)
-        options["headers"] = h.FixedHeaders({**(options.get("headers") or {}), **key})
+        options["headers"] = h.FixedHeaders({**h.passed_on(options.get("headers")), **key})
         serializer = options.get("serializer") or self.serializer
         sent_args, sent_kwargs = as_received((tuple(args or ()), dict(kwargs or {})), serializer)
         task_id = task_id or str(uuid.uuid4())

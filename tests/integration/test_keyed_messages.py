@@ -190,3 +190,28 @@ def test_foreign_message_without_a_key_becomes_a_letter(bench):
     (letter,) = bench.all_letters()
     assert (runs, delivered.fate, type(delivered.result)) == ([], "acknowledged", DeadLettered)
     assert (letter.kind, letter.task_id) == (FailureKind.DATA, delivered.task_id)
+
+
+@pytest.mark.parametrize("kind", ["keyed", "unkeyed"])
+def test_headers_that_a_body_passes_on_say_nothing_of_its_own_past(bench, kind):
+    """A project that hands its tenant on by its request's headers would send work that looks started, or replayed."""
+    seen = []
+
+    def follow(self, number):
+        seen.append(self.request.headers)
+
+    def body(self, number):
+        if self.safe.attempt == 1:
+            raise ConnectionRefusedError("gateway is down")
+        child.apply_async((number,), headers=self.request.headers)
+
+    child = bench.keyed(follow, on_unknown="quarantine") if kind == "keyed" else bench.task(follow, REPEATABLE)
+    parent = bench.keyed(body) if kind == "keyed" else bench.task(body, REPEATABLE)
+    parent.apply_async((42,), headers={"x-tenant": "a"})
+
+    bench.drain()
+
+    child.apply_async((43,), headers={"x-tenant": "a"})
+    bench.drain()
+    assert (bench.all_letters(), len(seen)) == ((), 2)
+    assert seen[0].keys() == seen[1].keys()
