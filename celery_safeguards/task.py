@@ -110,7 +110,7 @@ class SafeTask(celery.Task):  # type: ignore[misc]
             cls.on_success = _marking(cls.on_success)
             cls.on_failure = _marking(cls.on_failure)
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
-        cls.throws = tuple(dict.fromkeys((*(cls.throws or ()), *NOTHING_NEW)))
+        cls.throws = tuple(dict.fromkeys((*_classes(cls.throws), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
         app.steps["consumer"].update(_STEPS)
         choose_transport(app)
@@ -285,6 +285,11 @@ def merged_safeguards(task: type) -> Safeguards:
         if not isinstance(value, Safeguards):
             raise ConfigurationError(f"{task.__name__}: safeguards={value!r}: give Safeguards(...)")
     return cast("Safeguards", reduce(or_, given))
+
+
+def _classes(throws: Any) -> tuple[Any, ...]:
+    """Return the errors that a task says it may raise: Celery asks `isinstance`, so one class alone is fine with it."""
+    return tuple(throws) if isinstance(throws, list | tuple) else (throws,) if throws else ()
 
 
 def _registered_name(task: Any, app: Any) -> str | None:

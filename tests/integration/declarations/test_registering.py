@@ -103,6 +103,14 @@ def test_options_that_change_nothing_are_not_refused(app):
     assert task.policy.declared is Declared.NOTHING
 
 
+@pytest.mark.parametrize("throws", [KeyError, (KeyError,), [KeyError]], ids=["class", "tuple", "list"])
+def test_errors_that_a_task_may_raise_are_expected_however_they_are_given(app, throws):
+    """Celery asks `isinstance`, which takes a class alone: such a task could not be registered."""
+    task = declare(app, throws=throws)
+
+    assert task.throws[0] is KeyError
+
+
 def test_refused_task_stays_refused(app):
     """Celery keeps a task whose registration failed: the second request of a web process would run it unguarded."""
 
