@@ -70,4 +70,6 @@ def received(task: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def _with_key(task: Any, request: Any, lineage: Lineage) -> Lineage:
     plan, args, kwargs = task.plan, request.args, request.kwargs
     key = lineage.key or plan.key(args, kwargs)
-    return replace(lineage, key=key, fingerprint=lineage.fingerprint or plan.fingerprint(args, kwargs))
+    # Models come here by pickle, and by `apply`, which sends nothing.
+    fingerprint = lineage.fingerprint or plan.fingerprint(*task.plain_arguments(args, kwargs))
+    return replace(lineage, key=key, fingerprint=fingerprint)

@@ -81,6 +81,8 @@ class SafeTask(CoreSafeTask, DjangoTask):
             options |= broker_ids(self.app, self.plan, key, options, args, kwargs)
         options["headers"] = h.FixedHeaders({**h.passed_on(options.get("headers")), **key})
         serializer = options.get("serializer") or self.serializer
+        if serializer != "pickle":
+            args, kwargs = self.plain_arguments(args, kwargs)
         sent_args, sent_kwargs = as_received((tuple(args or ()), dict(kwargs or {})), serializer)
         task_id = task_id or str(uuid.uuid4())
         publish = partial(self.apply_async, tuple(sent_args), sent_kwargs, task_id, *rest, **options)

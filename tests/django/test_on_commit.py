@@ -223,6 +223,28 @@ def test_message_is_the_one_that_a_plain_publish_sends(bench, ship, alias):
     assert "acme" == after_commit.headers["tenant"]
 
 
+def test_models_are_sent_as_by_a_plain_publish(bench, alias):
+    """Celery sends pydantic's models as their data, from 5.7 on; after COMMIT nobody could send them otherwise."""
+    pydantic = pytest.importorskip("pydantic")
+    if not hasattr(SafeTask, "_dump_pydantic_arguments"):
+        pytest.skip("models are sent as they are from celery 5.7 on")
+    model, seen = pydantic.create_model("Order", sku=(str, ...)), []
+
+    def body(self, number, order):
+        seen.append(order)
+
+    body.__annotations__ = {"order": model}
+    key = Idempotent("op:{number}", on_unknown="rerun")
+    task = bench.task(body, Safeguards(idempotent=key), base=SafeTask, pydantic=True)
+
+    with transaction.atomic(alias):
+        task.apply_async_on_commit((1, model(sku="a")), using=alias)
+    task.delay(1, model(sku="a"))
+
+    assert [each.state for each in bench.drain()] == ["SUCCESS", "SUCCESS"]
+    assert seen == [model(sku="a")]
+
+
 @pytest.mark.parametrize(("broker", "name"), [("amqp://", "message_id"), ("sqs://", "MessageDeduplicationId")])
 def test_broker_is_told_the_operation_as_by_a_plain_publish(bench, ship, alias, monkeypatch, broker, name):
     """SQS would deliver a second publish of it, and RabbitMQ's people could not find it by its name."""

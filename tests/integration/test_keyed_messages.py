@@ -4,14 +4,16 @@ The key of an operation on its way: made once, carried by every copy, and refuse
 Whoever publishes, however the call is spelt and however often it is retried, one operation has one key.
 """
 
+import celery
 import pytest
 
-from celery_safeguards import Outcome, Safeguards
+from celery_safeguards import Idempotent, Outcome, Safeguards
 from celery_safeguards.errors import ConflictingPayload, DeadLettered, KeyRefused
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
 
 REPEATABLE = Safeguards(repeatable=True)
+KEYED = Safeguards(idempotent=Idempotent("op:{number}", on_unknown="rerun"))
 
 
 def test_published_message_carries_key_and_fingerprint(bench):
@@ -215,3 +217,39 @@ def test_headers_that_a_body_passes_on_say_nothing_of_its_own_past(bench, kind):
     bench.drain()
     assert (bench.all_letters(), len(seen)) == ((), 2)
     assert seen[0].keys() == seen[1].keys()
+
+
+@pytest.fixture
+def takes_models(bench):
+    """A keyed task with `pydantic=True`, the model that it takes, and what it was given."""
+    pydantic = pytest.importorskip("pydantic")
+    if not hasattr(celery.Task, "_dump_pydantic_arguments"):
+        pytest.skip("models are sent as they are from celery 5.7 on")
+    model, seen = pydantic.create_model("Order", sku=(str, ...), count=(int, 1)), []
+
+    def body(self, number, order):
+        seen.append(order)
+
+    body.__annotations__ = {"number": int, "order": model}
+    return bench.task(body, KEYED, pydantic=True), model, seen
+
+
+def test_model_and_its_data_are_one_operation(bench, takes_models):
+    """Celery sends pydantic's models as their data: a key that had to be refused for them could never be used there."""
+    task, model, seen = takes_models
+    task.delay(1, model(sku="a"))
+    task.delay(1, {"sku": "a", "count": 1})
+    task.delay(1, order=model(sku="b"))
+
+    bench.drain()
+
+    assert seen == [model(sku="a")]
+    assert bench.outcomes == [Outcome.SUCCEEDED, Outcome.DEDUPLICATED, Outcome.DEAD_LETTERED]
+
+
+def test_model_is_taken_where_nothing_is_sent(takes_models):
+    task, model, seen = takes_models
+
+    task.apply((1, model(sku="a")), throw=True)
+
+    assert seen == [model(sku="a")]
