@@ -11,6 +11,7 @@ from queue import Empty
 from typing import Any
 
 import celery
+import celery.app.task
 from billiard.einfo import ExceptionInfo
 from celery import _state
 from celery.app.task import Context
@@ -44,6 +45,12 @@ def custom_headers(message_headers: Mapping[str, Any] | None) -> dict[str, Any]:
     main process and its children is not taken for a header (celery `app/task.py`, `Context._get_custom_headers`).
     """
     return _NO_CONTEXT._get_custom_headers(dict(message_headers or {})) or {}  # noqa: SLF001
+
+
+def ignores_result(task: Any, request: Any) -> bool:
+    """Return whether Celery stores no result: the publisher's word goes before the task's from celery 5.7 on."""
+    actual = getattr(celery.app.task, "get_actual_ignore_result", None)
+    return bool(task.ignore_result if actual is None else actual(task, request))
 
 
 def raised_in_child(exc_info: ExceptionInfo) -> BaseException:

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 from celery.canvas import Signature, group, maybe_signature
 from redis import Redis, RedisError
 
+from celery_safeguards._compat import ignores_result
 from celery_safeguards.admission.store import Continuing
 from celery_safeguards.errors import DeadLettered, DroppedLocally, StoreUnavailable
 from celery_safeguards.headers import Lineage
@@ -180,7 +181,7 @@ def report_part(task: Any, request: Any, result: Any) -> None:
     try:
         request.chord = _with_held_body(task, request)
         # The result first: a back end may read what all members have stored.
-        task.backend.mark_as_done(request.id, result, request, store_result=not task.ignore_result)
+        task.backend.mark_as_done(request.id, result, request, store_result=not ignores_result(task, request))
     except _BodyHeld as held:
         raise _dropped(task, request, held.refusal) from held
     except Exception as error:

@@ -4,6 +4,7 @@ What is passed on: the right value, or a letter where the value is gone; never o
 
 import contextlib
 
+import celery.app.task
 import pytest
 from celery import chain, chord
 
@@ -161,3 +162,16 @@ def test_none_is_a_result_like_any_other(bench, last, seen):
     bench.drain()
 
     assert [None, None] == seen
+
+
+def test_chord_of_tasks_whose_results_are_ignored_has_them_where_its_publisher_wants_them(bench, last, seen):
+    """A back end that reads what all members have stored would wait for the last one's in vain, and fail the chord."""
+    if not hasattr(celery.app.task, "get_actual_ignore_result"):
+        pytest.skip("from celery 5.7 on the publisher decides")
+    task = returning(bench, "receipt")
+    task.ignore_result = True
+    chord([task.s(number).set(ignore_result=False) for number in (1, 2)])(last.s())
+
+    bench.drain()
+
+    assert [["receipt", "receipt"]] == seen
