@@ -106,6 +106,11 @@ class NextStep:
     raised: BaseException
     """What the body has raised; the cause, but for a `self.retry()` that was refused while an error was handled."""
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error behind a retry, as Celery tells hooks and callers of it; None: the body asked without one."""
+        return None if isinstance(self.cause, RetryAsked) else self.cause
+
 
 def next_step(wiring: Wiring, policy: Policy, attempt: Attempt) -> NextStep:
     """Decide on a failed start; the same answer for automatic and asked retries, from one policy."""

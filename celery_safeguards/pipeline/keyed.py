@@ -267,7 +267,7 @@ class KeyedRun:
         headers = {**delivery.headers(record), VERDICT: None}
         if request.is_eager:
             signature = eager_copy(delivery.task, request, asked.other_args, asked.other_kwargs, headers=headers)
-            raise Retry(exc=step.cause, when=delay, is_eager=True, sig=signature)
+            raise Retry(exc=step.error, when=delay, is_eager=True, sig=signature)
         try:
             publish_copy(
                 delivery.task,
@@ -283,7 +283,7 @@ class KeyedRun:
             # The record says when it is due: the original, which comes back, is put off until then.
             delivery.drop(f"its retry could not be published ({refused})", refused)
         delivery.end(Outcome.RETRIED, f"{step.failure.kind}, again in {delay:.1f} s")
-        raise Retry(exc=step.cause, when=delay) from step.cause
+        raise Retry(exc=step.error, when=delay) from step.cause
 
     def _bury(self, step: NextStep, final: State, *, effect_possible: bool) -> NoReturn:
         delivery, hold = self._delivery, self._hold

@@ -209,7 +209,7 @@ def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Excepti
     carried = {h.BEGAN: began, h.ATTEMPTS: kept_in_header(earlier, attempt)}
     if request.is_eager:
         signature = eager_copy(task, request, asked.other_args, asked.other_kwargs, headers=carried)
-        raise Retry(exc=step.cause, when=0, is_eager=True, sig=signature)
+        raise Retry(exc=step.error, when=0, is_eager=True, sig=signature)
     try:
         publish_copy(
             task,
@@ -229,7 +229,7 @@ def _retry(task: Any, request: Any, step: NextStep, again: Again, error: Excepti
         end_delivery(task, request.id, Outcome.FENCED, None, f"its retry could not be published ({refused})")
         raise DroppedLocally(str(refused)) from refused
     end_delivery(task, request.id, Outcome.RETRIED, None, f"{step.failure.kind}, again in {again.delay_seconds:.1f} s")
-    raise Retry(exc=step.cause, when=again.delay_seconds) from step.cause
+    raise Retry(exc=step.error, when=again.delay_seconds) from step.cause
 
 
 def _bury(

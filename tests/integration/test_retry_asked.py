@@ -520,6 +520,19 @@ def test_retry_stores_the_error_that_it_was_asked_for(bench, register):
     assert (first.state, repr(first.result)) == ("RETRY", "ValueError('no stock')")
 
 
+def test_retry_without_an_error_tells_of_none(bench, register):
+    """A body that waits for something outside has not failed: its callers and `on_retry` would be told it had."""
+    body, _ = retries_once(bench, lambda self: self.retry(countdown=1))
+    told = []
+    task = register(body)
+    type(task).on_retry = lambda _self, error, *_: told.append(error)
+    task.delay(1)
+
+    first, _ = bench.drain()
+
+    assert (first.state, first.result, told) == ("RETRY", None, [None])
+
+
 def test_asked_retry_of_work_in_doubt_is_quarantined(bench):
     """The body's wish to try again does not answer whether the charge went through."""
 
