@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from celery.signals import after_task_publish, before_task_publish
 from kombu.serialization import dumps as serialize
-from kombu.utils.json import dumps
 
 from celery_safeguards import headers as h
 from celery_safeguards.deadletter.letter import Letter
@@ -104,11 +103,14 @@ def refuse_publish(
     now = wiring.clock.wall_seconds()
     embed = {name: options.get(name) for name in ("link", "link_error", "chain", "chord")}
     body = (args or (), kwargs or {}, {"callbacks": embed.pop("link"), "errbacks": embed.pop("link_error"), **embed})
+    # As the message would have been: its arguments may be refused for being what its own serializer alone carries.
+    serializer = options.get("serializer") or task.serializer or task.app.conf.task_serializer
+    content_type, content_encoding, encoded = serialize(body, serializer)  # type: ignore[no-untyped-call]
     letter = Letter.capture(
         wire=WireMessage(
-            body=str(dumps(body)).encode(),  # type: ignore[no-untyped-call]
-            content_type="application/json",
-            content_encoding="utf-8",
+            body=encoded,
+            content_type=content_type,
+            content_encoding=content_encoding,
             headers={
                 **(options.get("headers") or {}),
                 "id": task_id,

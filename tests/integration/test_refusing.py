@@ -12,7 +12,7 @@ from celery import chain, chord, group
 from celery.signals import task_success
 from kombu.transport import memory
 
-from celery_safeguards import Idempotent, Safeguards, SafeTask
+from celery_safeguards import Idempotent, Outcome, Safeguards, SafeTask
 from celery_safeguards.errors import DeadLettered, KeyRefused
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import ReplayRefused, replay
@@ -113,6 +113,28 @@ def test_next_task_of_a_chain_whose_key_is_refused_takes_the_rest_into_its_lette
     (letter,) = bench.all_letters()
     assert ("SUCCESS", []) == (only.state, seen)
     assert [last.name] == [signature["task"] for signature in embedded(letter)[2]["chain"]]
+
+
+class Receipt:
+    """A result that pickle carries, and that names no operation."""
+
+
+def test_next_task_that_is_refused_what_only_pickle_carries_becomes_its_own_letter(bench, parent, picky):
+    """A letter that could not be encoded would make the parent's success a failure."""
+    bench.app.conf.update(task_serializer="pickle", result_serializer="pickle", accept_content=["json", "pickle"])
+    first = parent(returning(Receipt()))
+    first.ignore_result = True
+    for task in (first, picky):
+        task.serializer = "pickle"
+    chain(first.s(1), picky.s()).apply_async()
+
+    (only,) = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert "acknowledged" == only.fate
+    assert Outcome.DEAD_LETTERED not in bench.outcomes
+    assert (picky.name, FailureKind.DATA) == (letter.task, letter.kind)
+    assert "application/x-python-serialize" == letter.wire.content_type
 
 
 def test_links_of_a_refused_task_are_in_its_letter(bench, parent, picky, last):
