@@ -5,7 +5,8 @@ It works the same by decorator, `shared_task(base=)`, class-based tasks, `Celery
 Celery's pytest worker. A direct call (`charge(42)`) is a plain call: the guards are off.
 
 Celery builds its tracer around `task` where `__call__` is overridden (celery 5.7, `app/trace.py`), so `__call__` is
-where a delivery enters. Nothing of one call is stored on the task object: it is shared by all threads of a process.
+where a delivery enters; or `run`, where a project's own `__call__` calls that, as Flask's documentation has it. Nothing
+of one call is stored on the task object: it is shared by all threads of a process.
 """
 
 import inspect
@@ -109,6 +110,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         if cls.plan is not None and not hasattr(cls.on_success, _MARKS):
             cls.on_success = _marking(cls.on_success)
             cls.on_failure = _marking(cls.on_failure)
+        if cls.__call__ is not SafeTask.__call__ and not hasattr(cls.run, _MARKS):
+            cls.run = _entering_at(inspect.getattr_static(cls, "run"))
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
         cls.throws = tuple(dict.fromkeys((*_classes(cls.throws), *NOTHING_NEW)))
         # By name: the worker's side is loaded in workers only.
@@ -117,12 +120,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a delivery with its safeguards, or a direct call without."""
-        request = self.request_stack.top
-        if request is None or request.called_directly or request._protected or self.is_built_in:  # noqa: SLF001
-            return super().__call__(*args, **kwargs)
-        # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
-        request._protected = 1  # noqa: SLF001
-        return execute(self, request, args, kwargs)
+        request = self._entering()
+        return super().__call__(*args, **kwargs) if request is None else execute(self, request, args, kwargs)
 
     @property
     def is_built_in(self) -> bool:
@@ -248,6 +247,15 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         setattr(request, RETRY_ASKED, asked)
         return asked
 
+    def _entering(self) -> Any:
+        """Return the delivery that enters its safeguards here; None: there is none, or it is inside of them already."""
+        request = self.request_stack.top
+        if request is None or request.called_directly or request._protected or self.is_built_in:  # noqa: SLF001
+            return None
+        # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
+        request._protected = 1  # noqa: SLF001
+        return request
+
     def _is_own_copy(self, task_id: str | None) -> bool:
         """Whether a publish is of the running message: Celery's own `retry`, in a hook, comes this way."""
         request = self.request_stack.top
@@ -283,6 +291,28 @@ def _marking(hook: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(marking, _MARKS, True)
     return marking
+
+
+def _entering_at(run: Any) -> Any:
+    """Return a body at which a delivery enters its safeguards, if the task's own `__call__` has gone past them."""
+    takes_self = not isinstance(run, staticmethod)
+    body = run if takes_self else run.__func__
+
+    @wraps(body)
+    def entering(self: Any, *args: Any, **kwargs: Any) -> Any:
+        request = self._entering()
+        if request is not None:
+            return execute(self, request, args, kwargs)
+        return body(self, *args, **kwargs) if takes_self else body(*args, **kwargs)
+
+    marked: Any = entering
+    if not takes_self:
+        # Whoever reads the signature of a method leaves its first parameter out.
+        signature = inspect.signature(body)
+        first = inspect.Parameter("_task", inspect.Parameter.POSITIONAL_ONLY)
+        marked.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])
+    setattr(marked, _MARKS, True)
+    return marked
 
 
 def merged_safeguards(task: type) -> Safeguards:

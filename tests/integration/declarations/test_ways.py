@@ -137,6 +137,34 @@ def by_subclass_that_overrides_call(app):
     return pay
 
 
+def by_call_that_runs_the_body(app):
+    """Declare on a base whose call runs the body itself, as Flask's documentation has it for its app context."""
+
+    class InContext(SafeTask):
+        def __call__(self, *args, **kwargs):
+            return self.run(*args, **kwargs)
+
+    @app.task(base=InContext, bind=True, safeguards=_OPTIONS, name="way.by_call_that_runs_the_body", shared=False)
+    def pay(self, number):
+        return _body(self, number)
+
+    return pay
+
+
+def by_call_that_runs_a_plain_function(app):
+    """Declare a body that is a plain function on such a base."""
+
+    class InContext(SafeTask):
+        def __call__(self, *args, **kwargs):
+            return self.run(*args, **kwargs)
+
+    @app.task(base=InContext, safeguards=_OPTIONS, name="way.by_call_that_runs_a_plain_function", shared=False)
+    def pay(number):
+        return _body(pay, number)
+
+    return pay
+
+
 def by_mixin(app):
     """Declare with a foreign class in front that calls on."""
 
@@ -163,6 +191,8 @@ WAYS = [
     by_class_without_a_name,
     by_subclass_that_overrides_run,
     by_subclass_that_overrides_call,
+    by_call_that_runs_the_body,
+    by_call_that_runs_a_plain_function,
     by_mixin,
 ]
 
