@@ -19,6 +19,7 @@ from types import MethodType
 from typing import Any, ClassVar, cast
 
 import celery
+from celery.utils.imports import symbol_by_name
 
 from celery_safeguards import headers as h
 from celery_safeguards._names import is_built_in
@@ -122,6 +123,23 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         """Run a delivery with its safeguards, or a direct call without."""
         request = self._entering()
         return super().__call__(*args, **kwargs) if request is None else execute(self, request, args, kwargs)
+
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        """
+        Return what a worker does with the task's messages.
+
+        Raises:
+            ConfigurationError: `Request` is a class that renews nothing and acknowledges what is not durable.
+
+        """
+        # Not at registration: its module may be loaded in workers only, and a name may lead to one not loaded yet.
+        kind, ours = symbol_by_name(self.Request), symbol_by_name(SafeTask.Request)
+        if not issubclass(kind, ours):
+            raise ConfigurationError(
+                f"{self.name}: Request={kind.__module__}:{kind.__qualname__} does not go with SafeTask: "
+                f"derive it from {SafeTask.Request}"
+            )
+        return super().start_strategy(app, consumer, **options)
 
     @property
     def is_built_in(self) -> bool:

@@ -4,6 +4,7 @@ What registering a task refuses, with the name of the option and its fix, and ho
 
 import celery
 import pytest
+from celery.worker.request import Request
 
 from celery_safeguards import Idempotent, Safeguards, SafeTask, Verify
 from celery_safeguards.errors import ConfigurationError
@@ -219,3 +220,18 @@ def test_registering_twice_changes_nothing(app):
     task.bind(app)
 
     assert state_of(task) == before
+
+
+class MinimalRequest(Request):
+    """A request of a project's own, as Celery's documentation shows them."""
+
+
+@pytest.mark.parametrize("given", [MinimalRequest, f"{__name__}:MinimalRequest"], ids=["class", "name"])
+def test_request_that_knows_no_safeguards_keeps_a_worker_from_starting(app, given):
+    """Nothing would renew its claims, and a delivery without a right to acknowledge would be acknowledged."""
+    task = declare(app, Request=given)
+
+    with pytest.raises(ConfigurationError, match="derive it from celery_safeguards") as refused:
+        task.start_strategy(app, None)
+
+    assert SafeTask.Request in str(refused.value)
