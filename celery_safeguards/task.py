@@ -40,6 +40,7 @@ from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked, refuse_i
 from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe, running_attempt
+from celery_safeguards.pipeline.starting import keeping_error
 from celery_safeguards.policy import UNSET, Declared, EntityLock, Idempotent, Policy, Safeguards
 from celery_safeguards.retry.policy import RetryPolicy
 from celery_safeguards.wiring import Wiring
@@ -111,6 +112,8 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         if cls.plan is not None and not hasattr(cls.on_success, _MARKS):
             cls.on_success = _marking(cls.on_success)
             cls.on_failure = _marking(cls.on_failure)
+        if cls.before_start is not celery.Task.before_start:
+            cls.before_start = keeping_error(cls.before_start)
         if cls.__call__ is not SafeTask.__call__ and not hasattr(cls.run, _MARKS):
             cls.run = _entering_at(inspect.getattr_static(cls, "run"))
         # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.

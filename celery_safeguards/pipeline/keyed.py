@@ -44,6 +44,7 @@ from celery_safeguards.pipeline.locking import Skipped, renewed_here
 from celery_safeguards.pipeline.receiving import received
 from celery_safeguards.pipeline.results import encode_result
 from celery_safeguards.pipeline.safe import KeyedSafe, running
+from celery_safeguards.pipeline.starting import run_body
 from celery_safeguards.pipeline.unkeyed import run_unkeyed
 from celery_safeguards.policy import OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
@@ -119,7 +120,7 @@ class KeyedRun:
     def _body(self) -> Any:
         delivery = self._delivery
         with running(self._safe):
-            result = delivery.task.run(*delivery.args, **delivery.kwargs)
+            result = run_body(delivery.task, delivery.request, delivery.args, delivery.kwargs)
             raise_asked_retry(delivery.request)
             check_body(delivery.task, delivery.request)
             if delivery.policy.ensure is not None:

@@ -41,6 +41,7 @@ from celery_safeguards.pipeline.indexing import shown_error
 from celery_safeguards.pipeline.locking import HeldByDelivery, Skipped, lock_ask, take_lock
 from celery_safeguards.pipeline.refusing import bury_nameless
 from celery_safeguards.pipeline.safe import Safe, running
+from celery_safeguards.pipeline.starting import run_body
 from celery_safeguards.policy import Declared, OnStoreDown
 from celery_safeguards.retry.decide import Again, Bury
 from celery_safeguards.signals import delivery_ended, end_delivery, lease_lost
@@ -82,7 +83,7 @@ def _run(
         _begin_counted_start(task, request)
     try:
         with running(Safe(request.id, request.retries + 1, unprotected_key, lock)):
-            result = task.run(*args, **kwargs)
+            result = run_body(task, request, args, kwargs)
             raise_asked_retry(request)
             check_body(task, request)
             if task.policy.ensure is not None:

@@ -9,7 +9,7 @@ import itertools
 import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from celery_safeguards import RetryPolicy, Safeguards
+from celery_safeguards import Idempotent, RetryPolicy, Safeguards, SafeTask
 from celery_safeguards.ledger.record import State
 from celery_safeguards.outcome import FailureKind
 from celery_safeguards.replay import replay
@@ -52,6 +52,49 @@ def test_message_whose_retries_are_null_has_none_behind_it(bench, is_keyed):
 
     assert first.message.headers["retries"] is None
     assert (first.state, second.state, second.message.headers["retries"]) == ("RETRY", "FAILURE", 1)
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_error_of_the_hook_before_the_body_is_the_attempts(bench, is_keyed):
+    """Such a message was acknowledged, or came back for ever: no retry, and no letter that anybody could replay."""
+    ran, hooks = [], []
+
+    class Opens(SafeTask):
+        abstract = True
+
+        def before_start(self, task_id, args, kwargs):
+            hooks.append(self.request.retries)
+            raise hook_errors.pop(0)
+
+    key = Idempotent("op:{number}", on_unknown="rerun")
+    safeguards = Safeguards(idempotent=key) if is_keyed else Safeguards(repeatable=True)
+    task = bench.task(lambda self, number: ran.append(number), safeguards, base=Opens)
+    hook_errors = [ConnectionRefusedError("directory is down"), KeyError("tenant")]
+    task.delay(1)
+
+    first, second = bench.drain()
+
+    (letter,) = bench.all_letters()
+    assert (first.state, first.fate, second.state, second.fate) == ("RETRY", "acknowledged", "FAILURE", "acknowledged")
+    assert (letter.kind, letter.error_type, ran, hooks) == (FailureKind.BUG, "builtins.KeyError", [], [0, 1])
+
+
+def test_hook_before_the_body_that_succeeds_in_the_end_lets_it_run(bench):
+    ran = []
+
+    class Opens(SafeTask):
+        abstract = True
+
+        def before_start(self, task_id, args, kwargs):
+            if self.request.retries == 0:
+                raise ConnectionRefusedError("directory is down")
+
+    key = Idempotent("op:{number}", on_unknown="rerun")
+    task = bench.task(lambda self, number: ran.append(number), Safeguards(idempotent=key), base=Opens)
+    task.delay(1)
+
+    assert [each.state for each in bench.drain()] == ["RETRY", "SUCCESS"]
+    assert ran == [1]
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
