@@ -76,14 +76,24 @@ class RetryAsked(Retry):  # type: ignore[misc]
 
     def delay_seconds(self, clock: Clock) -> float | None:
         """Return the countdown that was asked for; None, also where it is no finite number: by the policy."""
-        if isinstance(self.when, datetime):
-            due = self.when if self.when.tzinfo else self.when.replace(tzinfo=UTC)
-            return max(0.0, due.timestamp() - clock.wall_seconds())
+        due = _moment(self.when)
+        if due is not None:
+            return max(0.0, (due if due.tzinfo else due.replace(tzinfo=UTC)).timestamp() - clock.wall_seconds())
         try:
             seconds = float(self.when)
         except (TypeError, ValueError):
             return None
         return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _moment(when: Any) -> datetime | None:
+    """Return an eta, which Celery takes as text, too; None: it is something else."""
+    if not isinstance(when, str):
+        return when if isinstance(when, datetime) else None
+    try:
+        return datetime.fromisoformat(when)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,17 @@ def test_retry_comes_at_its_eta(bench, register, zone):
     assert began[1] - began[0] == 90
 
 
+def test_retry_comes_at_an_eta_that_is_text(bench, register):
+    """Celery takes one that came with the arguments as it is: the policy's seconds would be days early."""
+    eta = datetime.fromtimestamp(bench.clock.now + 90, timezone(timedelta(hours=9))).isoformat()
+    body, began = retries_once(bench, lambda self: self.retry(eta=eta))
+    register(body).delay(1)
+
+    bench.drain()
+
+    assert began[1] - began[0] == 90
+
+
 def test_retry_asked_without_throwing_follows_when_the_body_returns(bench, register):
     """Celery publishes at once: the copy could run beside the body that asked for it."""
     seen = []
