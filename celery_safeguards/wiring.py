@@ -18,6 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from celery.local import Proxy
 from celery.utils.imports import symbol_by_name
 
 from celery_safeguards._redis import Client, Keys
@@ -78,6 +79,9 @@ class Wiring:
             ConfigurationError: a setting cannot hold, or no store can be found.
 
         """
+        if isinstance(app, Proxy):
+            # `celery.current_app`, which is another app in each thread that has one.
+            app = app._get_current_object()  # noqa: SLF001 - the app behind Celery's proxy
         found = _WIRED.get(app)
         if found is None:
             found = _WIRED.setdefault(app, cls.from_settings(Settings.of(app)))

@@ -9,6 +9,7 @@ import traceback
 
 import pytest
 import redis
+from celery import current_app
 
 from celery_safeguards import EntityLock, hold
 from celery_safeguards._redis import Keys
@@ -85,6 +86,14 @@ def test_busy_lock_is_refused_at_once_unless_it_may_wait(app):
         for busy in ("defer", "skip"):
             with pytest.raises(LockBusy), hold(app, EntityLock("order:{order_id}", busy=busy), order_id=7):
                 pass
+
+
+def test_lock_of_the_current_app_is_that_of_the_app(app):
+    """Reusable code knows no app but Celery's proxy, which nothing can refer to weakly."""
+    app.set_current()
+
+    with hold(current_app, LOCK, order_id=7), pytest.raises(LockBusy), hold(app, LOCK, order_id=7):
+        pass
 
 
 def test_missing_field_is_refused_before_anything_is_held(app, state):
