@@ -293,13 +293,15 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         if args is not None and kwargs is not None:
             return args, kwargs
         signature = inspect.signature(self.run)
+        # What stands in `*args`, or can be given by its place alone, has no name that a keyword could replace.
+        named = {name for name, each in signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD}
         if args is not None:
-            taken = set(signature.bind_partial(*args).arguments)
+            taken = named.intersection(signature.bind_partial(*args).arguments)
             return args, {name: value for name, value in (request.kwargs or {}).items() if name not in taken}
         bound = signature.bind_partial(*(request.args or ()))
-        named = {name: value for name, value in kwargs.items() if name in bound.arguments}
-        bound.arguments.update(named)
-        return bound.args, {name: value for name, value in kwargs.items() if name not in named}
+        replaced = {name: kwargs[name] for name in named.intersection(bound.arguments, kwargs)}
+        bound.arguments.update(replaced)
+        return bound.args, {name: value for name, value in kwargs.items() if name not in replaced}
 
 
 def _marking(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -240,6 +240,30 @@ def test_arguments_that_are_not_changed_stay(bench, register, changed, expected)
     assert runs == [(1, "b"), expected]
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"kwargs": {"rest": "c"}}, (1, ("a",), {"rest": "c"})),
+        ({"args": (2, "c")}, (2, ("c",), {"rest": "b"})),
+    ],
+)
+def test_arguments_without_a_name_are_not_replaced_by_keywords_of_it(bench, changed, expected):
+    """A retry that such a keyword ended as a bug would make a letter of work that plain Celery retries."""
+    runs = []
+
+    def body(self, number, *rest, **more):
+        runs.append((number, rest, more))
+        if len(runs) == 1:
+            raise self.retry(**changed)
+
+    task = bench.task(body, Safeguards(repeatable=True))
+    task.delay(1, "a", rest="b")
+
+    bench.drain()
+
+    assert runs[1:] == [expected]
+
+
 def test_retry_of_a_keyed_task_in_a_deeper_call_keeps_its_own_record(bench):
     """A task that retries from its own body under an enforced key meets its own lock (celery-once PR#37)."""
     task = bench.keyed(lambda self, number: number if self.request.retries == 2 else self.retry(countdown=1))
