@@ -11,12 +11,9 @@ of one call is stored on the task object: it is shared by all threads of a proce
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from functools import reduce, wraps
-from operator import or_
-from types import MethodType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import celery
 from celery.utils.imports import symbol_by_name
@@ -25,29 +22,24 @@ from celery_safeguards import headers as h
 from celery_safeguards._names import is_built_in
 from celery_safeguards.admission.plan import LockPlan, Plan
 from celery_safeguards.delivery.connections import choose_transport
-from celery_safeguards.errors import (
-    AttachedToLetter,
-    ConfigurationError,
-    DeadBefore,
-    KeyRefused,
-    MessageTooLarge,
-    Refused,
-)
+from celery_safeguards.errors import ConfigurationError, KeyRefused, MessageTooLarge
 from celery_safeguards.pipeline import execute
 from celery_safeguards.pipeline.broker_ids import broker_ids
-from celery_safeguards.pipeline.continuing import mark_reported
 from celery_safeguards.pipeline.failing import RETRY_ASKED, RetryAsked, refuse_if_used_up, what_failed
 from celery_safeguards.pipeline.guarding import guarded_publish
 from celery_safeguards.pipeline.refusing import keep_refused_body, refuse_publish, unsent_messages
 from celery_safeguards.pipeline.safe import Safe, current_safe, running_attempt
-from celery_safeguards.pipeline.starting import keeping_error
-from celery_safeguards.policy import UNSET, Declared, EntityLock, Idempotent, Policy, Safeguards
-from celery_safeguards.retry.policy import RetryPolicy
+from celery_safeguards.policy import Declared, Policy, Safeguards
+from celery_safeguards.registering import (
+    body_of,
+    merged_safeguards,
+    refuse_what_nobody_runs,
+    refuse_what_undoes,
+    registered_name,
+    wire_hooks,
+)
 from celery_safeguards.wiring import Wiring
 
-NOTHING_NEW = (DeadBefore, AttachedToLetter, Refused)
-"""Failures that only repeat what a letter says already."""
-_MARKS = "sg_marks"
 _STEPS = {
     f"celery_safeguards.worker.{name}"
     for name in (
@@ -93,31 +85,23 @@ class SafeTask(celery.Task):  # type: ignore[misc]
 
         """
         super().on_bound(app)
-        name = _registered_name(cls, app)
+        name = registered_name(cls, app)
         if name is None or is_built_in(name):
             return
         try:
             cls.policy = Policy.of(merged_safeguards(cls))
             if cls.policy.declared is Declared.AT_MOST_ONCE:
                 cls.acks_late = False
-            _refuse_what_undoes(cls, name)
-            _refuse_what_nobody_runs(_run_of(cls), name)
-            cls.plan = Plan.of(name, _run_of(cls), cls.policy) if cls.policy.idempotent is not None else None
-            cls.lock_plan = LockPlan.of(name, _run_of(cls), cls.policy.lock) if cls.policy.lock is not None else None
+            refuse_what_undoes(cls, SafeTask, name)
+            body = body_of(cls)
+            refuse_what_nobody_runs(body, name)
+            cls.plan = Plan.of(name, body, cls.policy) if cls.policy.idempotent is not None else None
+            cls.lock_plan = LockPlan.of(name, body, cls.policy.lock) if cls.policy.lock is not None else None
         except ConfigurationError:
             # Celery has listed it before it was bound, and would hand it out unguarded to the next who asks.
             app._tasks.pop(name, None)  # noqa: SLF001
             raise
-        # Celery binds a task more than once, and a subclass inherits what its parent was given.
-        if cls.plan is not None and not hasattr(cls.on_success, _MARKS):
-            cls.on_success = _marking(cls.on_success)
-            cls.on_failure = _marking(cls.on_failure)
-        if cls.before_start is not celery.Task.before_start:
-            cls.before_start = keeping_error(cls.before_start)
-        if cls.__call__ is not SafeTask.__call__ and not hasattr(cls.run, _MARKS):
-            cls.run = _entering_at(inspect.getattr_static(cls, "run"))
-        # Not errors of this delivery: Celery logs them as expected, and Sentry reports each letter once.
-        cls.throws = tuple(dict.fromkeys((*_classes(cls.throws), *NOTHING_NEW)))
+        wire_hooks(cls, SafeTask)
         # By name: the worker's side is loaded in workers only.
         app.steps["consumer"].update(_STEPS)
         choose_transport(app)
@@ -126,6 +110,15 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         """Run a delivery with its safeguards, or a direct call without."""
         request = self._entering()
         return super().__call__(*args, **kwargs) if request is None else execute(self, request, args, kwargs)
+
+    def _entering(self) -> Any:
+        """Return the delivery that enters its safeguards here; None: there is none, or it is inside of them already."""
+        request = self.request_stack.top
+        if request is None or request.called_directly or request._protected or self.is_built_in:  # noqa: SLF001
+            return None
+        # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
+        request._protected = 1  # noqa: SLF001
+        return request
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """
@@ -268,15 +261,6 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         setattr(request, RETRY_ASKED, asked)
         return asked
 
-    def _entering(self) -> Any:
-        """Return the delivery that enters its safeguards here; None: there is none, or it is inside of them already."""
-        request = self.request_stack.top
-        if request is None or request.called_directly or request._protected or self.is_built_in:  # noqa: SLF001
-            return None
-        # Celery marks a request whose body runs, so that a body that calls its own task makes a plain call.
-        request._protected = 1  # noqa: SLF001
-        return request
-
     def _is_own_copy(self, task_id: str | None) -> bool:
         """Whether a publish is of the running message: Celery's own `retry`, in a hook, comes this way."""
         request = self.request_stack.top
@@ -302,137 +286,3 @@ class SafeTask(celery.Task):  # type: ignore[misc]
         replaced = {name: kwargs[name] for name in named.intersection(bound.arguments, kwargs)}
         bound.arguments.update(replaced)
         return bound.args, {name: value for name, value in kwargs.items() if name not in replaced}
-
-
-def _marking(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the task's hook with the mark before it: the tracer calls it once the end is stored and reported."""
-
-    @wraps(hook)
-    def marking(self: Any, *args: Any) -> Any:
-        mark_reported(self.request)
-        return hook(self, *args)
-
-    setattr(marking, _MARKS, True)
-    return marking
-
-
-def _entering_at(run: Any) -> Any:
-    """Return a body at which a delivery enters its safeguards, if the task's own `__call__` has gone past them."""
-    takes_self = not isinstance(run, staticmethod)
-    body = run if takes_self else run.__func__
-
-    @wraps(body)
-    def entering(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = self._entering()
-        if request is not None:
-            return execute(self, request, args, kwargs)
-        return body(self, *args, **kwargs) if takes_self else body(*args, **kwargs)
-
-    marked: Any = entering
-    if not takes_self:
-        # Whoever reads the signature of a method leaves its first parameter out.
-        signature = inspect.signature(body)
-        first = inspect.Parameter("_task", inspect.Parameter.POSITIONAL_ONLY)
-        marked.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])
-    setattr(marked, _MARKS, True)
-    return marked
-
-
-def merged_safeguards(task: type) -> Safeguards:
-    """Return a task's safeguards: what each class along its inheritance and the decorator set, the latest winning."""
-    given = [vars(each)["safeguards"] for each in reversed(task.__mro__) if "safeguards" in vars(each)]
-    for value in given:
-        if not isinstance(value, Safeguards):
-            raise ConfigurationError(f"{task.__name__}: safeguards={value!r}: give Safeguards(...)")
-    return cast("Safeguards", reduce(or_, given))
-
-
-def _classes(throws: Any) -> tuple[Any, ...]:
-    """Return the errors that a task says it may raise: Celery asks `isinstance`, so one class alone is fine with it."""
-    return tuple(throws) if isinstance(throws, list | tuple) else (throws,) if throws else ()
-
-
-def _registered_name(task: Any, app: Any) -> str | None:
-    """
-    Return the name a task is registered under; None for a class without a body.
-
-    `register_task` gives an unnamed class's name to its instance only, which `on_bound` does not see (celery 5.7).
-    """
-    if task.name:
-        return str(task.name)
-    if inspect.getattr_static(task, "run") is inspect.getattr_static(celery.Task, "run"):
-        return None
-    return str(app.gen_task_name(task.__name__, task.__module__))
-
-
-def _run_of(task: type) -> Callable[..., Any]:
-    """Return the body so that its signature is what callers see, whatever its first parameter is called."""
-    run = inspect.getattr_static(task, "run")
-    return run.__func__ if isinstance(run, staticmethod) else MethodType(run, task)
-
-
-def _refuse_what_nobody_runs(run: Callable[..., Any], name: str) -> None:
-    """Celery calls a body and awaits nothing: the key of one that was never begun would be recorded as done."""
-    for is_one, kind in _NEVER_RUN.items():
-        if is_one(run):
-            raise ConfigurationError(
-                f"{name}: its body is {kind}, of which Celery runs nothing: give a function, such as one that calls "
-                "asyncio.run(...)"
-            )
-
-
-_NEVER_RUN: dict[Callable[[Any], bool], str] = {
-    inspect.iscoroutinefunction: "a coroutine (async def)",
-    inspect.isasyncgenfunction: "an asynchronous generator",
-    inspect.isgeneratorfunction: "a generator (yield)",
-}
-
-
-_REFUSED = {
-    "autoretry_for": "Celery would publish the retry before the outcome is recorded. Errors are classified by default; "
-    "give safeguards=Safeguards(retry=RetryPolicy(...))",
-    "retry_backoff": "give RetryPolicy(base_seconds=..., factor=..., cap_seconds=...)",
-    "retry_kwargs": "give RetryPolicy(...)",
-    "max_retries": "give RetryPolicy(attempts=...): attempts = max_retries + 1",
-    "default_retry_delay": "give RetryPolicy(base_seconds=...)",
-    "reject_on_worker_lost": "it requeues for ever; Safeguards(max_lost_starts=...) bounds it",
-    "retry_on_worker_lost": "it acknowledges a message whose outcome is not known; lost starts are counted already",
-}
-
-
-_REFUSED_AT_ANY_VALUE = frozenset({"max_retries", "default_retry_delay"})
-"""Here 0 and None ask for something, too: no retry, retries without an end, a retry at once."""
-
-
-_OPTION_OF: dict[type, str] = {Idempotent: "idempotent", EntityLock: "lock", RetryPolicy: "retry"}
-
-
-def _refuse_what_undoes(task: Any, name: str) -> None:
-    ours = task.__mro__[: task.__mro__.index(SafeTask)]
-    for option, fix in _REFUSED.items():
-        # Celery also finds what stands behind it in the order of classes, on a mixin.
-        holder = next((each for each in task.__mro__ if option in vars(each)), SafeTask)
-        given = UNSET if holder in SafeTask.__mro__ else vars(holder)[option]
-        if given is not UNSET and (given or option in _REFUSED_AT_ANY_VALUE):
-            raise ConfigurationError(f"{name}: {option}={given!r} does not go with SafeTask: {fix}")
-    for each in ours:
-        for option, value in vars(each).items():
-            if isinstance(value, Idempotent | EntityLock | RetryPolicy):
-                kind = type(value).__name__
-                raise ConfigurationError(
-                    f"{name}: {option}={kind}(...) is no option of a task, and would guard nothing: give "
-                    f"safeguards=Safeguards({_OPTION_OF[type(value)]}={kind}(...))"
-                )
-    lock = task.policy.lock
-    if lock is not None and task.time_limit and lock.patience_seconds >= task.time_limit:
-        raise ConfigurationError(
-            f"{name}: EntityLock(wait_seconds={lock.patience_seconds:g}) with time_limit={task.time_limit:g}: "
-            "the child would be killed while it waits, again and again; wait for less, or put it off (busy='defer')"
-        )
-    late = task.policy.declared is not Declared.AT_MOST_ONCE
-    for option in ("acks_late", "acks_on_failure_or_timeout", "acks_on_failure", "acks_on_timeout"):
-        if late and getattr(task, option, None) is False:
-            raise ConfigurationError(
-                f"{name}: {option}=False does not go with SafeTask: "
-                "declare Safeguards(at_most_once=True) for work that may be lost but not repeated"
-            )
