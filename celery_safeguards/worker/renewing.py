@@ -15,7 +15,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -40,6 +40,8 @@ class Holding:
 
     until: float
     has_begun: bool = False
+    confirmed: float = 0.0
+    """When the last renewal that was confirmed had been sent."""
 
 
 class Renewing:
@@ -107,18 +109,24 @@ class Renewing:
 
     def begins(self, tag: str, budget_seconds: float) -> None:
         """The body of a message begins, and may take this long."""
-        self._holdings[tag] = Holding(self._clock.monotonic_seconds() + budget_seconds, has_begun=True)
+        until = self._clock.monotonic_seconds() + budget_seconds
+        self._holdings[tag] = Holding(until, has_begun=True, confirmed=self._confirmed(tag))
 
-    def has_lapsed(self, received: float) -> bool:
+    def has_lapsed(self, tag: str, received: float) -> bool:
         """
         Whether a message that was received then, monotonic, may be another worker's by now: nothing confirmed it since.
 
-        After a standstill the loop may wake before this thread does, and begin what was waiting for its ETA.
+        After a standstill the loop may wake before this thread does, and begin what was waiting for its ETA. What has
+        waited for longer than it is renewed may be taken by another worker, too.
         """
         lease = self._lease
         if lease is None:
             return False
-        return self._clock.monotonic_seconds() - max(received, self._renewed_at) >= lease.timeout_seconds
+        return self._clock.monotonic_seconds() - max(received, self._confirmed(tag)) >= lease.timeout_seconds
+
+    def _confirmed(self, tag: str) -> float:
+        holding = self._holdings.get(tag)
+        return holding.confirmed if holding else 0.0
 
     @property
     def is_anything_parked(self) -> bool:
@@ -154,9 +162,12 @@ class Renewing:
             self._on_aside(lease)
 
     def _renew(self, lease: MessageLease, now: float) -> None:
+        # First what is known: a body that begins from here on is not taken for one that has ended.
+        known = tuple(self._holdings)
         held = set(lease.held)
-        for tag in tuple(self._holdings.keys() - held):
-            self._holdings.pop(tag, None)
+        for tag in known:
+            if tag not in held:
+                self._holdings.pop(tag, None)
         if not self._turns(lease, now):
             logger.error("the consumer's loop stands still: its %s messages are renewed no more", len(held))
             return
@@ -164,6 +175,7 @@ class Renewing:
         # `now` is from before it was sent: the server cannot have heard of it earlier.
         gone = lease.renew(due)
         self._renewed_at, self._renew_now = now, False
+        self._confirm(set(due).difference(gone), now)
         for tag in gone:
             message = lease.message_of(tag)
             if message is not None:
@@ -171,10 +183,21 @@ class Renewing:
                 logger.warning("%s: another worker may have this message by now (delivery %s)", name, tag)
                 lease.lose(tag)
 
+    def _confirm(self, tags: Collection[str], now: float) -> None:
+        for tag in tags:
+            holding = self._holdings.get(tag)
+            if holding is not None:
+                holding.confirmed = now
+
     def _is_within_budget(self, lease: MessageLease, tag: str, now: float) -> bool:
         holding = self._holdings.get(tag)
         if holding is None:
-            holding = self._holdings[tag] = Holding(now + _wait_seconds(lease.message_of(tag)) + DEFAULT_SECONDS)
+            message = lease.message_of(tag)
+            if message is None:
+                # It is just being taken, and its ETA is not known yet; or just acknowledged.
+                return True
+            # Its body may begin meanwhile, and that counts.
+            holding = self._holdings.setdefault(tag, Holding(now + _wait_seconds(message) + DEFAULT_SECONDS))
         return now < holding.until
 
     def _turns(self, lease: MessageLease, now: float) -> bool:

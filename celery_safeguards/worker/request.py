@@ -100,7 +100,8 @@ class SafeRequest(Request):  # type: ignore[misc]
     def revoked(self) -> bool:
         """Whether the body must not begin: also if its message waited here for so long that another worker has it."""
         renewing = renewing_of(self.app)
-        has_lapsed = renewing is not None and renewing.has_lapsed(self._sg_received)
+        tag = self.message.delivery_tag
+        has_lapsed = renewing is not None and renewing.has_lapsed(tag, self._sg_received)
         if not self.acknowledged and (has_lapsed or is_lost(self.message)):
             logger.warning("%s[%s] is not started: another worker may have its message", self.name, self.id)
             drop_locally(self)

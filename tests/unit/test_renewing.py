@@ -125,6 +125,54 @@ def test_message_that_waits_for_its_time_is_renewed_beyond_it(worker, zone):
     assert [] == worker.renewed_after(120)
 
 
+def test_message_that_is_just_being_taken_is_renewed_beyond_its_time_as_well(worker):
+    """Its tag is known before its answer is here, and its ETA is not: an hour later another worker had it, too."""
+    worker.lease.messages["a"] = None
+    assert ["a"] == worker.renewed_after(0)
+    worker.take("a", eta=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+
+    assert ["a"] == worker.renewed_after(86_400)
+
+
+def test_message_that_waited_for_longer_than_it_is_renewed_has_lapsed(worker):
+    """A task with a rate limit waits in its worker; another one is given its message meanwhile, and both ran it."""
+    received = worker.clock.now
+    for tag in ("a", "b"):
+        worker.take(tag)
+    worker.renewed_after(0)
+    worker.renewing.begins("b", 2 * DEFAULT_SECONDS)
+    worker.renewed_after(DEFAULT_SECONDS - 1)
+    assert not worker.renewing.has_lapsed("a", received)
+
+    assert ["b"] == worker.renewed_after(TIMEOUT_SECONDS)
+
+    assert worker.renewing.has_lapsed("a", received)
+    assert not worker.renewing.has_lapsed("b", received)
+
+
+@pytest.mark.parametrize("at", ["held", "message_of"])
+def test_body_that_begins_during_a_renewal_has_its_whole_budget(worker, at, monkeypatch):
+    """The loop may have its turn at any point of the thread's."""
+    worker.take("a")
+
+    def begin():
+        worker.take("b")
+        worker.renewing.begins("b", 10 * DEFAULT_SECONDS)
+        return ("a",)
+
+    with monkeypatch.context() as patched:
+        if at == "held":
+            patched.setattr(Lease, "held", property(lambda _: begin()))
+        else:
+            worker.take("b")
+            messages = worker.lease.messages
+            patched.setattr(worker.lease, "message_of", lambda tag: (tag == "b" and begin(), messages[tag])[1])
+        worker.renewed_after(0)
+
+    assert {"b"} == worker.renewing.begun
+    assert ["b"] == worker.renewed_after(9 * DEFAULT_SECONDS)
+
+
 @pytest.mark.parametrize("eta", ["tomorrow", 5, None, ""])
 def test_eta_that_is_none_counts_as_none(worker, eta):
     worker.take("a", eta=eta)
@@ -241,10 +289,10 @@ def test_message_has_lapsed_when_nothing_has_confirmed_it_for_a_timeout(worker):
     worker.renewed_after(0)
 
     worker.clock.now += TIMEOUT_SECONDS - 1
-    assert not worker.renewing.has_lapsed(received)
+    assert not worker.renewing.has_lapsed("a", received)
     worker.clock.now += 1
-    assert worker.renewing.has_lapsed(received)
-    assert not worker.renewing.has_lapsed(worker.clock.now - 1)
+    assert worker.renewing.has_lapsed("a", received)
+    assert not worker.renewing.has_lapsed("b", worker.clock.now - 1)
 
 
 def test_new_connection_is_followed_at_once_and_the_old_one_closed_by_the_thread(worker):
@@ -270,4 +318,4 @@ def test_renewal_that_was_not_answered_confirms_nothing(worker):
     with pytest.raises(ConnectionError):
         worker.renewed_after(TIMEOUT_SECONDS)
 
-    assert worker.renewing.has_lapsed(0.0)
+    assert worker.renewing.has_lapsed("a", 0.0)
