@@ -117,8 +117,9 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             raise Empty
         if taking is None:
             # A word, or none in time: either way there may be a message.
-            self._in_poll = None
-            if self.qos.can_consume():
+            self._end_turn()
+            # A connection that was dropped is the poller's to open again: it has to watch the new one.
+            if self.qos.can_consume() and self.client.connection._sock is not None:  # noqa: SLF001
                 self._brpop_start()
             raise Empty
         if not answer:
@@ -127,7 +128,7 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             else:
                 self._in_poll = None
             raise Empty
-        self._in_poll = None
+        self._end_turn()
         queue = taking.queues[int(answer[0]) - 1]
         if queue not in self.connection._callbacks:  # noqa: SLF001
             # Its consumer was cancelled while we asked.
@@ -136,6 +137,14 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         self._queue_cycle.rotate(queue)
         self._deliver(taking.tag, answer[1], queue, is_noted=queue not in taking.silent)
         return True
+
+    def _end_turn(self) -> None:
+        """Nothing is asked on the connection of the poll: credentials that were renewed can be given there."""
+        self._in_poll = None
+        # Since kombu 5.7, which asks for it between two polls only, and this one's follow on each other.
+        flush = getattr(self, "_flush_brpop_reauth", None)
+        if flush is not None:
+            flush()
 
     def _give_back(self, question: "_Question", number: int, raw: bytes) -> None:
         if question.queues[int(number) - 1] in question.silent:

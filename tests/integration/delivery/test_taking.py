@@ -199,6 +199,40 @@ def test_server_that_knows_no_script_is_told(broker):
     assert [1, 2] == [each.payload["number"] for each in received]
 
 
+class Token:
+    """What a provider of streaming credentials gives for the user of these tests, or what the server refuses."""
+
+    def __init__(self, user):
+        self.user = user
+
+    def try_get(self, _name):
+        return self.user
+
+    def get_value(self):
+        return "renewed"
+
+
+@pytest.mark.skipif(not hasattr(StockChannel, "_flush_brpop_reauth"), reason="this kombu has no streaming credentials")
+@pytest.mark.parametrize("user", ["default", "nobody"])
+@pytest.mark.parametrize("kind", ["stock", "hardened"])
+def test_worker_without_work_gives_the_credentials_that_were_renewed(broker, kind, user):
+    """Else the server ends its connection when the old ones expire; a connection that is refused is made anew."""
+    channel = broker.connect(kind)
+    received = broker.consume(channel)
+    with pytest.raises(TimeoutError):
+        broker.drain(channel, seconds=0.1)
+    connection = channel.client.connection
+    connection.set_re_auth_token(Token(user))
+
+    with pytest.raises(TimeoutError):
+        broker.drain(channel, seconds=2)
+
+    assert connection._re_auth_token is None
+    broker.publish(1)
+    broker.drain(channel)
+    assert 1 == len(received)
+
+
 def test_full_server_refuses_messages_and_still_gives_them_out(own_broker):
     """getsentry/self-hosted#3888: else a full broker could never be emptied."""
     for number in range(20):
