@@ -116,6 +116,13 @@ class HardenedChannel(TakingChannel):
         """Return the list of a queue for a message's priority."""
         return str(self._q_for_pri(queue, self._get_message_priority(message, reverse=False)))
 
+    def _get_message_priority(self, message: Any, reverse: bool = False) -> Any:
+        try:
+            return super()._get_message_priority(message, reverse)
+        except OverflowError:
+            # JSON knows no infinity, but Python reads it: it is none, as kombu takes what else is no number.
+            return super()._get_message_priority({}, reverse)
+
     def _lists_of(self, message: Returning) -> list[str]:
         lists = []
         for queue in message.queues:

@@ -49,12 +49,15 @@ def returning(entry: bytes, lookup: Callable[[str, str], Sequence[str]]) -> Retu
             headers["redelivered"] = True
         if isinstance(properties.get("delivery_info"), dict):
             properties["delivery_info"]["redelivered"] = True
+        text = dumps(message)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise NoMessage(f"an unacknowledged entry cannot be read: {error!r}") from error
-    queues = lookup(exchange, routing_key)
+    are_names = all(isinstance(each, str | None) for each in (exchange, routing_key))
+    # Beyond the errors of reading: this one may ask the server.
+    queues = tuple(lookup(exchange, routing_key)) if are_names else ()
     if not queues:
         raise NoMessage(f"no queue is bound to exchange {exchange!r}, routing key {routing_key!r}")
-    return Returning(dumps(message), message, tuple(queues))
+    return Returning(text, message, queues)
 
 
 def aside_entry(raw: bytes, queue: str | None, reason: str) -> str:

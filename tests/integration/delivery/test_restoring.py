@@ -124,6 +124,48 @@ def test_message_whose_binding_is_gone_is_kept_aside(broker):
     assert 1 == broker.redis.llen(f"{broker.prefix}unacked_aside")
 
 
+NO_PRIORITY = ["Infinity", "1e999", "NaN", '"high"', "null", "[]"]
+
+
+@pytest.mark.parametrize("priority", NO_PRIORITY)
+@pytest.mark.parametrize("way", ["lapsed", "requeued", "closed"])
+def test_message_whose_priority_is_none_goes_back_as_any_other(broker, priority, way):
+    """One that cannot go back would stop the sweeps of all workers, and what lapsed behind it would never return."""
+    channel = broker.connect()
+    received = broker.consume(channel)
+    broker.push_raw(
+        '{"body": "", "properties": {"delivery_info": {}, "priority": PRIORITY}}'.replace("PRIORITY", priority)
+    )
+    broker.drain(channel)
+    broker.publish(1)
+    broker.drain(channel)
+
+    if way == "lapsed":
+        broker.age()
+        broker.connect().sweep()
+    elif way == "requeued":
+        for each in received:
+            each.requeue()
+    else:
+        channel.connection.client.close()
+
+    assert 2 == len(received) == len(broker.queued())
+    assert {} == broker.unacked()
+
+
+@pytest.mark.parametrize("place", ['["orders"], "orders"', '{"name": "orders"}, "orders"', '"", ["orders"]', "null, 5"])
+def test_message_whose_place_has_no_name_is_kept_aside(broker, place):
+    """A stock worker has noted it as it came."""
+    receive(broker, "stock")
+    (tag,) = broker.unacked()
+    broker.redis.hset(f"{broker.prefix}unacked", tag, f'[{{"body": "", "properties": {{}}}}, {place}]')
+    broker.age()
+
+    assert 0 == broker.connect().sweep()
+    assert {} == broker.unacked()
+    assert 1 == broker.redis.llen(f"{broker.prefix}unacked_aside")
+
+
 def test_closing_puts_back_what_no_body_runs_of(broker):
     channel = broker.connect()
     received = broker.consume(channel)
