@@ -12,6 +12,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps
 from redis.exceptions import ResponseError
 
+from celery_safeguards._redis import is_away
 from celery_safeguards.delivery.qos import Ending, HardenedQoS
 from celery_safeguards.delivery.restoring import NoMessage, Returning, returning
 from celery_safeguards.delivery.scripts import PUT, RESTORE, SWEEP, execute, run_script
@@ -39,6 +40,7 @@ class HardenedChannel(TakingChannel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.successor: HardenedChannel | None = None
         """The channel that carries on what this one held when it was closed."""
+        self._left: set[str] = set()
         super().__init__(*args, **kwargs)
         if not self.ack_emulation:
             logger.warning("ack_emulation=False is ignored: without it every message that is taken may be lost")
@@ -88,7 +90,8 @@ class HardenedChannel(TakingChannel):
             sets_aside: whether what has no queue to go to is set aside, and not left where it is.
 
         Returns:
-            False if it was acknowledged, put back or renewed meanwhile, or has no queue to go to.
+            False if it was acknowledged, put back or renewed meanwhile, or has no queue to go to, or none that can take
+            it: then it is left where it is.
 
         """
         with self.conn_or_acquire(client) as found:
@@ -102,15 +105,25 @@ class HardenedChannel(TakingChannel):
     ) -> bool:
         try:
             message = returning(entry, self._queues_of)
+            keys = [self.keys.unacked, self.keys.index, *self._lists_of(message)]
+            side = "LPUSH" if leftmost else "RPUSH"
+            return bool(run_script(client, RESTORE, keys, [tag, message.text, side, latest]))
         except NoMessage as error:
             if sets_aside:
                 self.set_aside(tag, entry, None, str(error), client)
             else:
-                logger.warning("delivery %s is left where it is: %s", tag, error)
-            return False
-        keys = [self.keys.unacked, self.keys.index, *self._lists_of(message)]
-        side = "LPUSH" if leftmost else "RPUSH"
-        return bool(run_script(client, RESTORE, keys, [tag, message.text, side, latest]))
+                self._tell_left(tag, error)
+        except ResponseError as error:
+            if is_away(error):
+                raise
+            # Another worker may have the right that this one lacks.
+            self._tell_left(tag, error)
+        return False
+
+    def _tell_left(self, tag: str, error: Exception) -> None:
+        if tag not in self._left:
+            logger.warning("delivery %s is left where it is: %s", tag, error)
+        self._left.add(tag)
 
     def list_of(self, queue: str, message: Any) -> str:
         """Return the list of a queue for a message's priority."""
@@ -148,15 +161,18 @@ class HardenedChannel(TakingChannel):
 
         Safe when: several workers sweep at once; killed at any point.
         """
-        count = 0
+        count = passed = 0
         with self.conn_or_acquire(client) as found:
             while True:
-                arguments = [str(self.visibility_timeout), _SWEPT_AT_ONCE, str(self.renew_every_seconds)]
+                arguments = [str(self.visibility_timeout), _SWEPT_AT_ONCE, str(self.renew_every_seconds), passed]
                 keys = [self.keys.unacked, self.keys.index, self.keys.pulse]
                 latest, *due = run_script(found, SWEEP, keys, arguments)
                 pairs = list(zip(due[::2], due[1::2], strict=True))
                 for tag, entry in pairs:
-                    count += self._return(found, bytes_to_str(tag), entry, leftmost=False, latest=bytes_to_str(latest))
+                    is_back = self._return(found, bytes_to_str(tag), entry, leftmost=False, latest=bytes_to_str(latest))
+                    count += is_back
+                    # What cannot go back keeps nothing from it that lapsed later.
+                    passed += not is_back
                 if len(pairs) < _SWEPT_AT_ONCE:
                     return count
 

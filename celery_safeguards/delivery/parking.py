@@ -18,6 +18,7 @@ was withdrawn, holds a line up for one wait.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from kombu.utils.json import dumps, loads
 from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.scripts import CALL_NEXT, PARK, RETURN_DUE, execute, run_script
 
+logger = logging.getLogger(__name__)
 _RETURNED_AT_ONCE = 100
 _BEHIND_SECONDS = 3_600.0
 """How long one waits at least who stands behind another: until called or first, in the rule."""
@@ -103,7 +105,9 @@ def return_due(channel: HardenedChannel, client: Any = None) -> Kept:
     names = [channel.keys.parked, channel.keys.parked_messages, channel.keys.aside]
     with channel.conn_or_acquire(client) as found:
         while True:
-            returned, parked, aside = run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE])
+            returned, parked, aside, failed, why = run_script(found, RETURN_DUE, names, [_RETURNED_AT_ONCE])
             count += returned
-            if returned < _RETURNED_AT_ONCE:
+            if failed:
+                logger.warning("%s parked messages that are due stay parked: %s", failed, bytes_to_str(why))
+            if returned + failed < _RETURNED_AT_ONCE:
                 return Kept(count, parked, aside)

@@ -1,5 +1,6 @@
 -- Find the deliveries that nobody has renewed for a visibility timeout.
--- KEYS: unacked, its index, the pulse. ARGV: timeout in seconds, how many at most, seconds between two renewals.
+-- KEYS: unacked, its index, the pulse.
+-- ARGV: timeout in seconds, how many at most, seconds between two renewals, how many of the oldest to pass over.
 -- Returns the latest time of receipt that is over, then tag and message for each.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1000000
@@ -20,7 +21,7 @@ if now < from and from - now <= tonumber(ARGV[3]) then
 end
 local latest = string.format('%.6f', now - tonumber(ARGV[1]))
 local found = { latest }
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', 0, tonumber(ARGV[2]))) do
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[4], ARGV[2])) do
     local message = redis.call('HGET', KEYS[1], tag)
     if message then
         found[#found + 1] = tag

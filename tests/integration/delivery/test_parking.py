@@ -6,6 +6,7 @@ import json
 
 import pytest
 from kombu import Consumer, Exchange, Producer, Queue
+from redis.exceptions import ResponseError
 
 from celery_safeguards.delivery.parking import Kept, Line, call_next, park, return_due
 from tests.support.waiting import wait_until
@@ -53,6 +54,46 @@ def test_message_that_is_parked_twice_comes_back_once(broker, taken):
 
     assert Kept(1, 0, 0) == return_due(channel)
     assert Kept(0, 0, 0) == return_due(channel)
+    assert 1 == len(broker.queued())
+
+
+@pytest.mark.parametrize("way", ["due", "called"])
+def test_parked_message_that_cannot_go_back_stays_parked(broker, taken, way):
+    """A program that uses its queue's name for something else, or a sweeper without rights to it, cost the message."""
+    channel, message = taken
+    park(channel, message.delivery_tag, {}, 0, Line("lock:a", 1.0))
+    queue = f"{broker.prefix}orders\x06\x163"
+    broker.redis.set(queue, "something else")
+
+    if way == "due":
+        assert Kept(0, 1, 0) == return_due(channel)
+    else:
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            call_next(channel, "lock:a")
+
+    broker.redis.delete(queue)
+    assert [message.delivery_tag] == list(parked(broker))
+    assert call_next(channel, "lock:a")
+    assert 1 == len(broker.queued())
+    assert {} == parked(broker)
+
+
+def test_who_may_not_give_a_parked_message_back_leaves_it_to_others(own_broker):
+    """What is parked is the database's: who sweeps may have no right to the queues of another app."""
+    broker = own_broker
+    channel = broker.connect()
+    received = broker.consume(channel)
+    broker.publish(1)
+    broker.drain(channel)
+    park(channel, received[0].delivery_tag, {}, 0)
+    rights = ["~*unacked*", "&*", "+@all"]
+    broker.redis.execute_command("ACL", "SETUSER", "shop", "on", ">secret", *rights)
+    broker._url = broker._url.replace("redis://", "redis://shop:secret@")
+
+    assert Kept(0, 1, 0) == return_due(broker.connect())
+
+    broker.redis.zadd(f"{broker.prefix}unacked_parked", {received[0].delivery_tag: 0})
+    assert Kept(1, 0, 0) == return_due(channel)
     assert 1 == len(broker.queued())
 
 

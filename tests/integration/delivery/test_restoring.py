@@ -3,6 +3,7 @@ Messages go back to their queue once, by whoever may put them back, and no late 
 """
 
 import pytest
+from kombu import Queue
 
 from celery_safeguards.delivery import qos
 from tests.support.waiting import wait_until
@@ -164,6 +165,46 @@ def test_message_whose_place_has_no_name_is_kept_aside(broker, place):
     assert 0 == broker.connect().sweep()
     assert {} == broker.unacked()
     assert 1 == broker.redis.llen(f"{broker.prefix}unacked_aside")
+
+
+@pytest.mark.parametrize("way", ["lapsed", "requeued", "closed"])
+def test_message_that_cannot_go_back_is_left_until_it_can(broker, way):
+    """A program that uses its queue's name for something else, while the queue is empty, cost the message."""
+    channel, message = receive(broker)
+    queue = f"{broker.prefix}orders"
+    broker.redis.set(queue, "something else")
+
+    if way == "lapsed":
+        broker.age()
+        assert 0 == broker.connect().sweep()
+    elif way == "requeued":
+        message.requeue()
+    else:
+        channel.connection.client.close()
+
+    assert {message.delivery_tag} == set(broker.unacked()) == set(broker.indexed())
+    broker.redis.delete(queue)
+    broker.age()
+    assert 1 == broker.connect().sweep()
+    assert 1 == len(broker.queued())
+
+
+def test_message_that_may_not_go_back_stops_no_other(own_broker):
+    """`unacked` is the database's: who sweeps may have no right to the queues of another app."""
+    broker, orders = own_broker, own_broker.queue
+    broker.queue = Queue("billing", orders.exchange, routing_key="orders")
+    _, bill = receive(broker)
+    broker.age(1)
+    broker.queue = orders
+    receive(broker)
+    broker.age()
+    rights = [f"~{broker.prefix}{name}*" for name in ("orders", "unacked", "_kombu")]
+    broker.redis.execute_command("ACL", "SETUSER", "shop", "on", ">secret", *rights, "&*", "+@all")
+    broker._url = broker._url.replace("redis://", "redis://shop:secret@")
+
+    assert 1 == broker.connect().sweep()
+
+    assert {bill.delivery_tag} == set(broker.unacked())
 
 
 def test_closing_puts_back_what_no_body_runs_of(broker):
