@@ -78,10 +78,9 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivery; what a script has taken is noted in the server already."""
-        if self.channel.is_noted(delivery_tag):
-            virtual.QoS.append(self, message, delivery_tag)
-        else:
-            super().append(message, delivery_tag)
+        if not self.channel.is_noted(delivery_tag):
+            self.channel.note(delivery_tag, message)
+        virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge; without a connection, the next channel does."""

@@ -15,6 +15,9 @@ from typing import Any
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
+BROADCAST = "sg_broadcast"
+"""Set on what is noted of a broadcast: only who has declared its exchange would know that nobody reads its queue."""
+
 
 class NoMessage(Exception):
     """Raised for bytes that are no message, or that belong to no queue."""
@@ -52,6 +55,8 @@ def returning(entry: bytes, lookup: Callable[[str, str], Sequence[str]]) -> Retu
         text = dumps(message)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise NoMessage(f"an unacknowledged entry cannot be read: {error!r}") from error
+    if message.get(BROADCAST):
+        raise NoMessage(f"a broadcast to exchange {exchange!r} has no queue to go back to")
     are_names = all(isinstance(each, str | None) for each in (exchange, routing_key))
     # Beyond the errors of reading: this one may ask the server.
     queues = tuple(lookup(exchange, routing_key)) if are_names else ()

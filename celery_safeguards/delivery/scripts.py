@@ -13,6 +13,7 @@ from celery_safeguards._redis import Script
 _EXECUTE: Any = redis.Redis.execute_command
 
 TAKE = Script.of("delivery/take.lua")
+NOTE = Script.of("delivery/note.lua")
 PUT = Script.of("delivery/wake.lua", "delivery/put.lua")
 RESTORE = Script.of("delivery/wake.lua", "delivery/restore.lua")
 SET_ASIDE = Script.of("delivery/set_aside.lua")

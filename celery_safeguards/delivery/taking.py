@@ -31,8 +31,8 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from celery_safeguards._redis import is_away
 from celery_safeguards.delivery.names import BrokerKeys
-from celery_safeguards.delivery.restoring import aside_entry
-from celery_safeguards.delivery.scripts import SET_ASIDE, TAKE, execute, run_script
+from celery_safeguards.delivery.restoring import BROADCAST, aside_entry
+from celery_safeguards.delivery.scripts import NOTE, SET_ASIDE, TAKE, execute, run_script
 
 logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 1
@@ -191,11 +191,12 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
         answer = super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
         def receive(payload: Any) -> Any:
-            if queue in self.active_fanout_queues:
-                # Every consumer has a copy, all under the publisher's tag: the first to acknowledge would end them all.
-                payload["properties"]["delivery_tag"] = uuid()
-            tag = payload["properties"]["delivery_tag"]
+            tag = ""
             try:
+                if queue in self.active_fanout_queues:
+                    # Each has a copy, all under the publisher's tag: the first to acknowledge would end them all.
+                    payload["properties"]["delivery_tag"] = uuid()
+                tag = payload["properties"]["delivery_tag"]
                 message = self.Message(payload, channel=self)
             except _NO_MESSAGE as error:
                 self.set_aside(tag, dumps(payload).encode(), queue, repr(error))
@@ -229,6 +230,15 @@ class TakingChannel(stock.Channel):  # type: ignore[misc]
             self._noted.discard(message.delivery_tag)
             self.qos.ack(message.delivery_tag)
         return message
+
+    def note(self, tag: str, message: Any) -> None:
+        """Note a message that no script has taken, such as a broadcast: as kombu does, but by the server's clock."""
+        info = message.delivery_info if isinstance(message.delivery_info, dict) else {}
+        exchange, routing_key = info.get("exchange"), info.get("routing_key")
+        is_broadcast = bool(exchange) and self.typeof(exchange).type == "fanout"
+        raw = {**message._raw, BROADCAST: True} if is_broadcast else message._raw  # noqa: SLF001
+        with self.conn_or_acquire() as client:
+            run_script(client, NOTE, [self.keys.unacked, self.keys.index], [tag, dumps([raw, exchange, routing_key])])
 
     def set_aside(self, tag: str, raw: bytes, queue: str | None, reason: str, client: Any = None) -> None:
         """Move what is no message out of the way: left where it is, it would end every worker that reads it."""

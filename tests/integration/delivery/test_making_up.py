@@ -284,6 +284,60 @@ def test_news_that_one_has_acknowledged_are_still_the_others_to_do(own_broker, r
     assert {} == broker.unacked()
 
 
+@pytest.mark.parametrize("news", ["[1, 2]", "5", '"x"', '{"body": "x"}', '{"properties": null}', '{"properties": []}'])
+def test_news_that_are_no_message_end_nobody_who_hears_them(own_broker, news):
+    """They end a stock worker, and all that hear them at once."""
+    broker = own_broker
+    subscriber = Subscriber(broker, "left")
+    wait_until(lambda: 1 == sum(int(each["psub"]) for each in broker.redis.client_list()), 5, "it is heard")
+    topic = broker.prefix + subscriber.channel._get_publish_topic("news", "")
+    assert 1 == broker.redis.publish(topic, news)
+    publisher = broker.connect()
+    publisher.exchange_declare("news", "fanout")
+    publisher.basic_publish(
+        publisher.prepare_message('{"number": 1}', None, "application/json", "utf-8"), exchange="news", routing_key=""
+    )
+
+    subscriber.hear(broker)
+
+    assert [{"number": 1}] == [each.payload for each in subscriber.received]
+
+
+@pytest.fixture
+def heard(own_broker):
+    """A subscriber that has heard a broadcast."""
+    subscriber = Subscriber(own_broker, "left")
+    wait_until(lambda: 1 == sum(int(each["psub"]) for each in own_broker.redis.client_list()), 5, "it is heard")
+    channel = subscriber.channel
+    message = channel.prepare_message('{"number": 1}', None, "application/json", "utf-8")
+    channel.basic_publish(message, exchange="news", routing_key="")
+    subscriber.hear(own_broker)
+    return subscriber
+
+
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """A process whose clock is years behind the server's."""
+    monkeypatch.setattr("kombu.transport.redis.time", lambda: 1_000.0)
+
+
+def test_news_are_noted_by_the_servers_clock(own_broker, slow_clock, heard):
+    """A worker whose clock was behind had its news swept by all others at once, as if nobody had renewed them."""
+    assert 0 == own_broker.connect().sweep()
+
+    assert {heard.received[0].delivery_tag} == set(own_broker.unacked())
+
+
+def test_news_of_a_dead_worker_are_kept_aside_by_who_does_not_hear_them(own_broker, heard):
+    """Kombu knows the kind of an exchange where it was declared; else it is direct, with a queue that nobody reads."""
+    own_broker.age()
+
+    assert 0 == own_broker.connect().sweep()
+
+    assert 1 == own_broker.redis.llen(f"{own_broker.prefix}unacked_aside")
+    assert not own_broker.redis.exists(f"{own_broker.prefix}left")
+
+
 def test_full_server_still_renews_and_sweeps(own_broker, request):
     """getsentry/self-hosted#3888: it has no room for more, and what runs must not lapse for that."""
     channel, (message,) = receive(own_broker)
