@@ -8,6 +8,8 @@ import pytest
 from kombu.transport.redis import Channel as StockChannel
 from redis.exceptions import OutOfMemoryError
 
+from celery_safeguards.delivery.scripts import TAKE
+from tests.support.sockets import Cutter
 from tests.support.waiting import wait_until
 
 WAKE = "orders\x06\x16wake"
@@ -168,6 +170,22 @@ def test_one_message_is_taken_by_hand(broker, no_ack):
     assert {"number": 3} == message.payload
     assert (set() if no_ack else {message.delivery_tag}) == set(broker.unacked())
     assert broker.queue(channel).get() is None
+
+
+def test_message_whose_answer_was_lost_is_taken_by_the_second_try(broker, redis_url):
+    """`retry_on_timeout` asks again under this tag: the next message took the place of the first, which was gone."""
+    for number in range(2):
+        broker.publish(number)
+    with Cutter(redis_url) as cutter:
+        direct, broker._url = broker._url, cutter.url
+        channel = broker.connect(retry_on_timeout=True)
+        broker._url = direct
+        broker.redis.script_load(TAKE.source)
+        cutter.lose_next_answer(b"EVALSHA")
+        message = broker.queue(channel).get()
+
+    assert {"number": 0} == message.payload
+    assert 2 == broker.count()
 
 
 def test_publishes_of_one_batch_come_and_wake(broker):
