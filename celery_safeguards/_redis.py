@@ -51,7 +51,8 @@ from redis.retry import Retry
 from celery_safeguards._names import bounded_name
 from celery_safeguards.errors import StoreUnavailable
 
-_LEFT_BEHIND = (ReadOnlyError, MasterDownError)
+LEFT_BEHIND = (ReadOnlyError, MasterDownError)
+"""What a server answers that was demoted: it is no primary any more."""
 _AWAY = (
     redis.ConnectionError,
     redis.TimeoutError,
@@ -246,7 +247,7 @@ def _exchange(connection: Any, packed: bytes) -> Any:
         connection.send_packed_command([packed], check_health=False)
         return connection.read_response()
     except ResponseError as error:
-        if isinstance(error, _LEFT_BEHIND):
+        if isinstance(error, LEFT_BEHIND):
             # After a failover: the next question opens a connection anew, and is led to the primary by its address.
             connection.disconnect()
         raise

@@ -22,6 +22,8 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
+from celery_safeguards.delivery.scripts import led_anew
+
 logger = logging.getLogger(__name__)
 
 _running: Callable[[], Collection[str]] = tuple
@@ -109,7 +111,7 @@ class HardenedQoS(stock.QoS):  # type: ignore[misc]
         if ending is Ending.PUT_BACK:
             self.restore_by_tag(tag, client=client, leftmost=True)
             return
-        with self.pipe_or_acquire(client=client) as pipe:
+        with self.pipe_or_acquire(client=client) as pipe, led_anew(pipe):
             self._remove_from_indices(tag, pipe).execute()
 
     def make_up(self, client: Any = None) -> None:

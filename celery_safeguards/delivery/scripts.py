@@ -2,13 +2,14 @@
 The transport's scripts, and how a client of kombu's runs them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError
 
-from celery_safeguards._redis import Script
+from celery_safeguards._redis import LEFT_BEHIND, Script
 
 _EXECUTE: Any = redis.Redis.execute_command
 
@@ -26,9 +27,24 @@ RETURN_DUE = Script.of("delivery/wake.lua", "delivery/unpark.lua", "delivery/ret
 CALL_NEXT = Script.of("delivery/wake.lua", "delivery/unpark.lua", "delivery/call_next.lua")
 
 
+@contextmanager
+def led_anew(client: Any) -> Iterator[None]:
+    """
+    Give up a client's idle connections if they lead to a server that was demoted.
+
+    It would refuse for ever, and its address may lead to another one by now; kombu and redis-py keep them.
+    """
+    try:
+        yield
+    except LEFT_BEHIND:
+        client.connection_pool.disconnect(inuse_connections=False)
+        raise
+
+
 def execute(client: Any, *words: Any) -> Any:
     """Run a command with full names of keys: kombu's client would put its prefix before some of them once more."""
-    return _EXECUTE(client, *words)
+    with led_anew(client):
+        return _EXECUTE(client, *words)
 
 
 def run_script(client: Any, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ import contextlib
 
 import pytest
 from kombu import Connection
+from redis.exceptions import ReadOnlyError
 
 from celery_safeguards.delivery import qos
 from celery_safeguards.delivery.lease import RedisLease
@@ -97,3 +98,35 @@ def test_messages_are_held_across_a_failover(broker, request):
     received[0].ack()
     running.ack()
     assert 0 == broker.count()
+
+
+def _connections(broker):
+    return {int(each["id"]) for each in broker.redis.client_list()}
+
+
+@pytest.mark.parametrize("way", ["renewal", "publish", "acknowledgement"])
+def test_connection_to_a_server_that_was_demoted_is_given_up(own_broker, way, request):
+    """Behind an address that was moved it would refuse for ever: bodies that run on were renewed no more."""
+    broker = own_broker
+    channel = broker.connect()
+    received = broker.consume(channel)
+    broker.publish(1)
+    broker.drain(channel)
+    lease, publisher = RedisLease(channel), broker.connect()
+    request.addfinalizer(lease.close)
+    writes = {
+        "renewal": lambda: lease.renew([received[0].delivery_tag]),
+        "publish": lambda: broker.publish(2, channel=publisher),
+        "acknowledgement": received[0].ack,
+    }
+    lease.sweep()
+    broker.publish(3, channel=publisher)
+
+    before = _connections(broker)
+
+    broker.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(ReadOnlyError):
+        writes[way]()
+    broker.redis.execute_command("REPLICAOF", "NO", "ONE")
+
+    wait_until(lambda: 1 == len(before - _connections(broker)), 5, "the connection is given up")
