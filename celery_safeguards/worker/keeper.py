@@ -190,13 +190,14 @@ class Keeper:
     def _answered(self, kept: Kept, renewal: Renewal, record: Record | None, epoch: str, sent: float) -> None:
         if renewal is Renewal.RENEWED and record is not None:
             kept.confirmed, kept.copy, kept.epoch = sent, record, epoch
+        elif renewal is Renewal.TAKEN and (kept.copy is not None or sent > self._ends(kept)):
+            # Without a copy, too, after a standstill: it may have claimed before that.
+            lease_lost.send(None, task_id=kept.task_id, key=kept.key.key if kept.key else None, reason="taken over")
         elif kept.copy is None:
             # Nothing was claimed until now. In another epoch a claim may have been, and is lost: `confirmed` stays as
             # it is, and the child ends before anybody else is admitted.
             kept.epoch = kept.epoch or epoch
             kept.confirmed = sent if kept.epoch == epoch else kept.confirmed
-        elif renewal is Renewal.TAKEN:
-            lease_lost.send(None, task_id=kept.task_id, key=kept.key.key if kept.key else None, reason="taken over")
         elif kept.epoch != epoch:
             self._write_back(kept, kept.copy, epoch, sent)
         else:
