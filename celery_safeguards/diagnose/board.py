@@ -39,7 +39,7 @@ class Board:
 
     Args:
         connection: the worker's or the app's; it is copied, and neither opened nor used.
-        keep_seconds: how long a report counts that is not written again.
+        keep_seconds: how long a report that is written by it counts for all, unless it is written again.
         clock: of this host.
 
     Every method raises `StoreUnavailable` when the broker does not answer. Safe when: used by several threads.
@@ -66,7 +66,7 @@ class Board:
         """Measure the clock, write a report and return all that count, this one included."""
         with open_channel(self._connection) as channel:
             measured = self._measure(channel, report)
-            return self._exchange(channel, report.worker, json.dumps(measured.plain()))
+            return self._exchange(channel, report.worker, json.dumps({**measured.plain(), "keep_ms": self._keep_ms}))
 
     def take_off(self, worker: str) -> None:
         """Take a worker's report off: it ends."""
