@@ -4,6 +4,7 @@ The hardened Redis channel: messages are taken in one step, put back once, and o
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from kombu.exceptions import InconsistencyError
@@ -19,7 +20,8 @@ from celery_safeguards.delivery.scripts import PUT, RESTORE, SWEEP, execute, run
 from celery_safeguards.delivery.taking import TakingChannel
 
 logger = logging.getLogger(__name__)
-_SWEPT_AT_ONCE = 100
+SWEPT_AT_ONCE = 100
+"""After so many a worker renews first what it holds itself."""
 RENEWALS_PER_TIMEOUT = 3
 
 
@@ -153,9 +155,11 @@ class HardenedChannel(TakingChannel):
 
     # --- sweeping
 
-    def sweep(self, client: Any = None) -> int:
+    def sweep(self, client: Any = None, most: float = inf) -> int:
         """
         Put back what nobody has renewed for a visibility timeout; returns how many.
+
+        Ends when so many are put back: after the death of a fleet there are more than a timeout is long.
 
         After a time in which no worker was heard, nothing is put back for one interval: who lives renews first.
 
@@ -164,7 +168,7 @@ class HardenedChannel(TakingChannel):
         count = passed = 0
         with self.conn_or_acquire(client) as found:
             while True:
-                arguments = [str(self.visibility_timeout), _SWEPT_AT_ONCE, str(self.renew_every_seconds), passed]
+                arguments = [str(self.visibility_timeout), SWEPT_AT_ONCE, str(self.renew_every_seconds), passed]
                 keys = [self.keys.unacked, self.keys.index, self.keys.pulse]
                 latest, *due = run_script(found, SWEEP, keys, arguments)
                 pairs = list(zip(due[::2], due[1::2], strict=True))
@@ -173,7 +177,7 @@ class HardenedChannel(TakingChannel):
                     count += is_back
                     # What cannot go back keeps nothing from it that lapsed later.
                     passed += not is_back
-                if len(pairs) < _SWEPT_AT_ONCE:
+                if len(pairs) < SWEPT_AT_ONCE or count >= most:
                     return count
 
     # --- the end

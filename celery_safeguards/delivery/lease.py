@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_safeguards.clock import Clock
-from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, HardenedChannel
+from celery_safeguards.delivery.channel import RENEWALS_PER_TIMEOUT, SWEPT_AT_ONCE, HardenedChannel
 from celery_safeguards.delivery.names import BrokerKeys
 from celery_safeguards.delivery.parking import call_next, return_due
 from celery_safeguards.delivery.restoring import Aside, read_aside
@@ -62,7 +62,7 @@ class MessageLease(Protocol):
         """Answer for a message no more: another worker may have it."""
 
     def sweep(self) -> int:
-        """Give the lapsed messages of dead workers to living ones; returns how many."""
+        """Give lapsed messages to living workers; returns how many: at least `SWEPT_AT_ONCE`, if there may be more."""
 
     def call_next(self, line: str) -> None:
         """Give back the message that has stood in a line for longest, if any does."""
@@ -142,7 +142,7 @@ class RedisLease:
         self._channel.qos.make_up(self._client)
         kept = return_due(self._channel, self._client)
         self.parked, self.aside = kept.parked, kept.aside
-        return self._channel.sweep(self._client)
+        return self._channel.sweep(self._client, SWEPT_AT_ONCE)
 
     def call_next(self, line: str) -> None:
         """Give back the message that has stood in a line for longest, if any does."""

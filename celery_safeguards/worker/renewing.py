@@ -24,7 +24,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from celery_safeguards.clock import Clock
-from celery_safeguards.delivery.channel import HardenedChannel
+from celery_safeguards.delivery.channel import SWEPT_AT_ONCE, HardenedChannel
 from celery_safeguards.delivery.lease import MessageLease
 from celery_safeguards.pipeline.budget import DEFAULT_SECONDS
 from celery_safeguards.worker.forking import no_fork
@@ -144,22 +144,29 @@ class Renewing:
         """The messages whose bodies have begun, until they are acknowledged."""
         return {tag for tag, each in tuple(self._holdings.items()) if each.has_begun}
 
-    def tick(self) -> None:
-        """Renew if it is time, and sweep: in this order, so that what lives is renewed whatever a sweep may meet."""
+    def tick(self) -> bool:
+        """
+        Renew if it is time, and sweep: in this order, so that what lives is renewed whatever a sweep may meet.
+
+        Returns:
+            Whether there may be more to sweep.
+
+        """
         while self._retired:
             self._retired.pop().close()
         lease = self._lease
         if lease is None:
-            return
+            return False
         now = self._clock.monotonic_seconds()
         if self._renew_now or now - self._renewed_at >= lease.timeout_seconds / 3:
             self._renew(lease, now)
         while self._calls:
             # A call that fails is made good by the time at which the message is due.
             lease.call_next(self._calls.popleft())
-        lease.sweep()
+        swept = lease.sweep()
         if lease.aside:
             self._on_aside(lease)
+        return swept >= SWEPT_AT_ONCE
 
     def _renew(self, lease: MessageLease, now: float) -> None:
         # First what is known: a body that begins from here on is not taken for one that has ended.
@@ -210,9 +217,10 @@ class Renewing:
 
     def _run(self) -> None:
         while not self._stopped:
+            goes_on = False
             try:
                 with no_fork():
-                    self.tick()
+                    goes_on = self.tick()
             except _AWAY as error:
                 if not self.is_away:
                     logger.warning("messages could not be renewed: %s", error)
@@ -222,7 +230,7 @@ class Renewing:
                 logger.exception("renewal of messages failed")
             else:
                 self.is_away = False
-            self._wake.wait(self._pause_seconds())
+            self._wake.wait(0 if goes_on else self._pause_seconds())
             self._wake.clear()
 
     def _pause_seconds(self) -> float:

@@ -282,6 +282,23 @@ def test_sweep_that_fails_does_not_keep_what_lives_from_being_renewed(worker):
     assert [["a"]] == worker.lease.renewals
 
 
+def test_long_sweep_keeps_nothing_from_being_renewed(worker):
+    """After the death of a whole fleet one worker puts everything back, and it takes longer than its own timeout."""
+    worker.take("a")
+    left = [100, 100, 7]
+
+    def sweep():
+        worker.clock.now += TIMEOUT_SECONDS / 3
+        return left.pop(0)
+
+    worker.lease.sweep = sweep
+    while worker.renewing.tick():
+        pass
+
+    assert [] == left
+    assert 3 == len(worker.lease.renewals)
+
+
 def test_message_has_lapsed_when_nothing_has_confirmed_it_for_a_timeout(worker):
     """A process that stood still must not begin what others may have done."""
     worker.take("a")

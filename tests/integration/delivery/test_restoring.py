@@ -6,6 +6,7 @@ import pytest
 from kombu import Queue
 
 from celery_safeguards.delivery import qos
+from celery_safeguards.delivery.lease import RedisLease
 from tests.support.waiting import wait_until
 
 
@@ -57,6 +58,20 @@ def test_lapsed_message_is_put_back_by_one_of_two_who_sweep(broker):
     (message,) = broker.queued()
     assert message["headers"]["redelivered"]
     assert message["properties"]["delivery_info"]["redelivered"]
+
+
+def test_sweep_of_many_leaves_a_worker_time_to_renew(broker, request):
+    """After the death of a whole fleet it took minutes, in which nothing that ran here was renewed."""
+    channel = broker.connect()
+    entry = '[{"body": "", "properties": {}}, "", "orders"]'
+    for number in range(150):
+        broker.redis.hset(f"{broker.prefix}unacked", f"t{number}", entry)
+        broker.redis.zadd(f"{broker.prefix}unacked_index", {f"t{number}": 1})
+    lease = RedisLease(channel)
+    request.addfinalizer(lease.close)
+
+    assert [100, 50, 0] == [lease.sweep() for _ in range(3)]
+    assert 150 == len(broker.queued())
 
 
 def test_message_that_is_renewed_after_it_was_seen_to_lapse_stays(broker):
