@@ -19,7 +19,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.http import Http404, HttpResponseRedirect, QueryDict
 from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
 
@@ -39,7 +39,7 @@ from django_celery_safeguards.admin.letters.prospects import (
     possible_deeds,
     prospect_of,
 )
-from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, page_that_asks
+from django_celery_safeguards.admin.pages.asking import MOST_AT_ONCE, page_of_a_button, page_that_asks
 from django_celery_safeguards.admin.pages.letter_rows import let_go, letter_id_of
 from django_celery_safeguards.admin.pages.placed_list import can_be_asked
 from django_celery_safeguards.admin.replays.starting import may_start
@@ -124,7 +124,7 @@ class LetterActions:
         if wanted is None:
             raise Http404(f"there is no deed {clean(deed, 80)}")
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return page_of_a_button(self, request, self.url_of("changelist"))
         if not self.has_view_permission(request) or not wanted.is_allowed(request):
             raise PermissionDenied
         picked = dict.fromkeys(request.POST.getlist("letter"))

@@ -17,14 +17,14 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpResponseRedirect
 
 from celery_safeguards.errors import LockLost, SafeguardsError
 from celery_safeguards.locks.shown import described, fields, who
 from celery_safeguards.printable import clean
 from celery_safeguards.releasing import Look, look, release
 from django_celery_safeguards.admin.pages import presenting
-from django_celery_safeguards.admin.pages.asking import MAX_REASON_CHARS, page_that_asks
+from django_celery_safeguards.admin.pages.asking import MAX_REASON_CHARS, page_of_a_button, page_that_asks
 from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app
 
@@ -85,7 +85,7 @@ class ReleasesLocks:
     def release_view(self: Any, request: Any, object_id: str) -> Any:
         """Ask before a lock is released, or release it."""
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return page_of_a_button(self, request, self.url_of("change", object_id))
         if not self.has_view_permission(request) or not may(request, PERMISSION):
             raise PermissionDenied
         row = self.get_object(request, object_id)

@@ -28,6 +28,21 @@ class ReasonForm(forms.Form):
     )
 
 
+_NOT_ALLOWED = 405
+
+
+def page_of_a_button(admin: Any, request: Any, back_url: str) -> TemplateResponse:
+    """
+    Return what is said where the address of a page was opened that answers to its button alone.
+
+    Whoever has to log in between the button and its page comes here by that login.
+    """
+    asked = {"title": "Nothing was done", "step": "Nothing was done", "back_url": back_url}
+    page = page_that_asks(admin, request, "button.html", **asked)
+    page.status_code, page.headers["Allow"] = _NOT_ALLOWED, "POST"
+    return page
+
+
 def page_that_asks(
     admin: Any, request: Any, template: str, *, title: str, step: str, row: Any = None, **context: Any
 ) -> TemplateResponse:

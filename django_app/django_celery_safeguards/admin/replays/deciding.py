@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpResponseRedirect
 
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.jobs.job import ReplayJob
@@ -15,7 +15,7 @@ from celery_safeguards.jobs.steps import declared
 from celery_safeguards.printable import clean, counted
 from celery_safeguards.replay.many.settling import settle
 from celery_safeguards.wiring import Wiring
-from django_celery_safeguards.admin.pages.asking import ReasonForm, page_that_asks
+from django_celery_safeguards.admin.pages.asking import ReasonForm, page_of_a_button, page_that_asks
 from django_celery_safeguards.admin.replays.rows import job_of_row
 from django_celery_safeguards.admin.replays.verbs import VERBS, Verb, hand_over_or_say, verbs_of, why_not
 from django_celery_safeguards.celery_apps import current_app_with_tasks
@@ -56,7 +56,7 @@ class JobVerbs:
         if wanted is None:
             raise Http404(f"there is no {clean(verb, 80)} of a job")
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return page_of_a_button(self, request, self.url_of("change", object_id))
         if not self.has_view_permission(request) or not wanted.is_allowed(request):
             raise PermissionDenied
         row = self.get_object(request, object_id)
