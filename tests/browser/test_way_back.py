@@ -9,7 +9,7 @@ from celery_safeguards.replay.many.choosing import make_job, named
 from django_celery_safeguards.rows import lock_id
 from django_celery_safeguards.sql import row_id
 from tests.browser.desk.seed import PASSWORD
-from tests.browser.pages import LETTERS, LOCKS, REPLAYS, content, follow, press
+from tests.browser.pages import GROUPS, LETTERS, LOCKS, REPLAYS, content, follow, press
 
 
 def letter_to_replay(desk, letter):
@@ -47,3 +47,52 @@ def test_who_has_to_log_in_behind_a_button_is_told_that_nothing_was_done(log_in,
 
     assert "what you asked for was not done" in said
     assert page.url == desk.url + back
+
+
+def test_the_list_stays_narrowed_behind_what_is_done_on_a_page(log_in, desk):
+    """Thirty letters of one task, one after the other: nobody narrows the list anew behind each of them."""
+    letters = [desk.bury(task="desk.narrowed") for _ in range(2)]
+    page = log_in("ann")
+    for letter in letters:
+        page.goto(f"{desk.url}{LETTERS}?task=desk.narrowed&state=open")
+        narrowed = page.url
+        follow(page, page.locator("#result_list th a").first)
+        opened = page.url
+
+        press(page, "Discard…")
+        follow(page, page.get_by_role("link", name="Do nothing"))
+        assert page.url == opened
+        press(page, "Edit as new…")
+        follow(page, page.get_by_role("link", name="Do nothing"))
+        assert page.url == opened
+        press(page, "Discard…")
+        page.get_by_label("Reason").fill(f"as {letter.id}")
+        press(page, "Discard")
+        follow(page, page.get_by_role("link", name="Back to the list"))
+
+        assert page.url == narrowed
+    assert {desk.letter(each).state for each in letters} == {"discarded"}
+
+
+def test_the_lists_of_groups_and_jobs_stay_narrowed_as_well(log_in, desk):
+    letter = desk.bury()
+    job_to_pause(desk, letter)
+    page = log_in("ann")
+
+    page.goto(f"{desk.url}{GROUPS}?status=open&q={letter.fingerprint}")
+    narrowed = [page.url]
+    follow(page, page.locator("#result_list th a"))
+    follow(page, page.get_by_role("link", name="Triage"))
+    page.get_by_label("Assignee").fill("bob")
+    press(page, "Save")
+    follow(page, page.get_by_role("link", name="Back to the list"))
+    came_to = [page.url]
+    page.goto(f"{desk.url}{REPLAYS}?status=running&q=ann")
+    narrowed.append(page.url)
+    follow(page, page.locator("#result_list th a").first)
+    for name in ("Pause…", "Pause"):
+        press(page, name)
+    follow(page, page.get_by_role("link", name="Back to the list"))
+    came_to.append(page.url)
+
+    assert came_to == narrowed

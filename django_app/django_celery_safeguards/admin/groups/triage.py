@@ -83,7 +83,7 @@ class GroupTriage:
         if row is not None and may_start(request):
             tools.insert(0, ("Replay its open letters", start_link(self.admin_site, fingerprint=row.fingerprint)))
         if row is not None and may(request, PERMISSION):
-            tools.insert(0, ("Triage", self.url_of_view(self.triage_url, object_id)))
+            tools.insert(0, ("Triage", self.with_filters(request, self.url_of_view(self.triage_url, object_id))))
         context = {"tools": tools, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
@@ -103,7 +103,7 @@ class GroupTriage:
         if request.method == "POST" and form.is_valid():
             problem = self._say(request, row, group, form)
             if not problem:
-                return HttpResponseRedirect(self.url_of("change", object_id))
+                return HttpResponseRedirect(self.page_of(request, object_id))
             # Who tries again has seen what this answer shows.
             group = group_of_row(self.get_object(request, object_id)) or group
             form = TriageForm({**request.POST.dict(), "failures_seen": group.failures}, initial=_initial(group))

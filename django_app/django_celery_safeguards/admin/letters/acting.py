@@ -124,7 +124,7 @@ class LetterActions:
         if wanted is None:
             raise Http404(f"there is no deed {clean(deed, 80)}")
         if request.method != "POST":
-            return page_of_a_button(self, request, self.url_of("changelist"))
+            return page_of_a_button(self, request, self._list_of(request))
         if not self.has_view_permission(request) or not wanted.is_allowed(request):
             raise PermissionDenied
         picked = dict.fromkeys(request.POST.getlist("letter"))
@@ -136,7 +136,7 @@ class LetterActions:
         if not is_confirmed or not form.is_valid():
             return self._ask(request, wanted, rows, form, listed=listed)
         self._do(request, wanted, rows, form, seen=set(picked))
-        return HttpResponseRedirect(self._way_back(rows, listed))
+        return HttpResponseRedirect(self._way_back(request, rows, listed))
 
     def _asked_for_selected(self: Any, request: Any, deed: Deed, queryset: Any) -> Any:
         count = queryset.count()
@@ -156,7 +156,7 @@ class LetterActions:
         else:
             text = "There is no such letter."
         self.message_user(request, text, messages.ERROR)
-        return HttpResponseRedirect(self.url_of("changelist"))
+        return HttpResponseRedirect(self._list_of(request))
 
     def _ask(self: Any, request: Any, deed: Deed, rows: Sequence[Any], form: Any, *, listed: str) -> Any:
         prospects = []
@@ -174,8 +174,8 @@ class LetterActions:
             row=rows[0] if len(rows) == 1 else None,
             form=form,
             kept=[("listed", listed)] if listed else [],
-            action_url=self._url_of(deed),
-            back_url=self._way_back(rows, listed),
+            action_url=self.with_filters(request, self._url_of(deed)),
+            back_url=self._way_back(request, rows, listed),
             deed=deed,
             heading=_counted(prospects),
             prospects=prospects,
@@ -212,10 +212,13 @@ class LetterActions:
             left = len(succeeded) - _TOLD_ONE_BY_ONE
             self.message_user(request, f"{left} more were done, {len(succeeded)} of {len(rows)}.", messages.SUCCESS)
 
-    def _way_back(self: Any, rows: Sequence[Any], listed: str) -> str:
+    def _list_of(self: Any, request: Any) -> str:
+        return str(self.with_filters(request, self.url_of("changelist")))
+
+    def _way_back(self: Any, request: Any, rows: Sequence[Any], listed: str) -> str:
         """Return the address of the list as it was narrowed, or of the one letter whose button was pressed."""
         if len(rows) == 1 and not listed:
-            return str(self.url_of("change", rows[0].pk))
+            return str(self.page_of(request, rows[0].pk))
         return f"{self.url_of('changelist')}{f'?{listed}' if listed else ''}"
 
     def _url_of(self: Any, deed: Deed) -> str:

@@ -33,6 +33,7 @@ from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.asking import page_that_asks
 from django_celery_safeguards.admin.pages.letter_rows import letter_of, reading_of, seen_letter_of
 from django_celery_safeguards.admin.pages.payload import may_see
+from django_celery_safeguards.admin.pages.placed_list import PRESERVED_FILTERS
 from django_celery_safeguards.admin.pages.rights import may
 from django_celery_safeguards.celery_apps import current_app_with_tasks
 
@@ -53,6 +54,8 @@ class LetterEditing:
         is_offered = letter is not None and _may_edit(request) and _can_be_opened(letter)
         context = {
             "edit_url": self.url_of_view(self.edit_url, object_id) if is_offered else "",
+            # A form that is sent by GET takes nothing along but its fields.
+            "listed": request.GET.get(PRESERVED_FILTERS, ""),
             **(extra_context or {}),
         }
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
@@ -127,7 +130,7 @@ class LetterEditing:
             self.log_change(request, row, f"Edit as new: {clean(said, _MESSAGE_CHARS)}. Reason: {clean(reason)}")
             named = clean(prepared.letter.id, 80)
             self.message_user(request, f"Letter {named}: {clean(said, _MESSAGE_CHARS)}.", messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", row.pk))
+        return HttpResponseRedirect(self.page_of(request, row.pk))
 
     def _show(self: Any, request: Any, row: Any, **context: Any) -> Any:
         ahead: Prepared | None = context.get("ahead")

@@ -85,7 +85,7 @@ class ReleasesLocks:
     def release_view(self: Any, request: Any, object_id: str) -> Any:
         """Ask before a lock is released, or release it."""
         if request.method != "POST":
-            return page_of_a_button(self, request, self.url_of("change", object_id))
+            return page_of_a_button(self, request, self.page_of(request, object_id))
         if not self.has_view_permission(request) or not may(request, PERMISSION):
             raise PermissionDenied
         row = self.get_object(request, object_id)
@@ -136,13 +136,13 @@ class ReleasesLocks:
         said = f"{clean(found.released)}, {found.how} ({clean('; '.join(found.findings))})"
         self.log_change(request, row, f"Release: {said}. Reason: {clean(reason)}")
         self.message_user(request, _sentence(clean(found.released, _MESSAGE_CHARS)), messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", row.pk))
+        return HttpResponseRedirect(self.page_of(request, row.pk))
 
     def _not_done(self: Any, request: Any, row: Any, problem: str) -> Any:
         if "confirmed" in request.POST:
             self.log_change(request, row, f"Release: {problem}.")
         self.message_user(request, _sentence(problem), messages.ERROR)
-        return HttpResponseRedirect(self.url_of("change", row.pk))
+        return HttpResponseRedirect(self.page_of(request, row.pk))
 
 
 def body_of(row: Any) -> dict[str, Any]:

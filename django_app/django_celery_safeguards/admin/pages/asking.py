@@ -60,7 +60,7 @@ def page_that_asks(
             this page's and the row's; and what the template shows.
 
     """
-    back_url = admin.url_of("changelist") if row is None else admin.url_of("change", row.pk)
+    back_url = admin.url_of("changelist") if row is None else admin.page_of(request, row.pk)
     whole = {
         **admin.admin_site.each_context(request),
         "opts": admin.opts,
@@ -69,6 +69,7 @@ def page_that_asks(
         "subtitle": "" if row is None else str(row),
         "step": step,
         "row": row,
+        "row_url": "" if row is None else back_url,
         "back_url": back_url,
         **context,
     }

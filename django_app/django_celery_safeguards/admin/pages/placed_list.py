@@ -22,6 +22,9 @@ from django_celery_safeguards.paging import OLDEST, Direction, page_of
 from django_celery_safeguards.ranges import Place
 
 _OLDER, _NEWER, BEFORE = "older", "newer", "before"
+PRESERVED_FILTERS = "_changelist_filters"
+"""As Django names, in an address, what a list was narrowed to."""
+
 PLACES = frozenset({_OLDER, _NEWER, BEFORE})
 _PLACE = re.compile(r"([0-9]{1,18})\.([0-9a-f]{0,65})")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.urls import path, reverse
 
 from django_celery_safeguards.admin.pages.away import or_away
@@ -90,6 +91,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def url_of_view(self, name: str, *args: str) -> str:
         """Return the address of one of its own."""
         return str(reverse(f"admin:{name}", args=args, current_app=self.admin_site.name))
+
+    def page_of(self, request: Any, object_id: str) -> str:
+        """Return the address of a row's page, from which "Back to the list" leads to the list as it was narrowed."""
+        return self.with_filters(request, self.url_of("change", object_id))
+
+    def with_filters(self, request: Any, url: str) -> str:
+        """Return an address that carries, as Django's own do, how the list was narrowed that somebody came from."""
+        context = {"opts": self.opts, "preserved_filters": self.get_preserved_filters(request)}
+        return str(add_preserved_filters(context, url))
 
     def view_at(self, route: str, view: Callable[..., Any], name: str) -> Any:
         """Return the path of one of its own, for those of the staff; it stands before Django's, which take any id."""

@@ -56,7 +56,7 @@ class JobVerbs:
         if wanted is None:
             raise Http404(f"there is no {clean(verb, 80)} of a job")
         if request.method != "POST":
-            return page_of_a_button(self, request, self.url_of("change", object_id))
+            return page_of_a_button(self, request, self.page_of(request, object_id))
         if not self.has_view_permission(request) or not wanted.is_allowed(request):
             raise PermissionDenied
         row = self.get_object(request, object_id)
@@ -70,10 +70,10 @@ class JobVerbs:
             if is_confirmed:
                 self.log_change(request, row, f"{wanted.button}: {problem}.")
             self.message_user(request, f"{problem[0].upper()}{problem[1:]}.", messages.ERROR)
-            return HttpResponseRedirect(self.url_of("change", object_id))
+            return HttpResponseRedirect(self.page_of(request, object_id))
         if is_confirmed and form.is_valid():
             self._do(request, row, job, wanted, form.cleaned_data["reason"])
-            return HttpResponseRedirect(self.url_of("change", object_id))
+            return HttpResponseRedirect(self.page_of(request, object_id))
         asked: dict[str, Any] = {"title": wanted.question, "step": wanted.button, "row": row, "form": form}
         return page_that_asks(self, request, "replay_ask.html", **asked, verb=wanted, job=job)
 
