@@ -2,6 +2,7 @@
 A replay of many letters from the pages: looked at, tried with a few, followed live, paused, and who may do so.
 """
 
+import re
 import time
 import uuid
 from dataclasses import replace
@@ -194,6 +195,28 @@ def test_a_page_that_is_watched_outlives_a_server_that_is_away(log_in, desk, let
 
     assert page.evaluate("window.isTheSamePage") is True
     assert page.locator("#sg-live.sg-stale").count() == 0
+
+
+def test_a_page_that_is_watched_says_in_words_what_happens(log_in, desk, letters):
+    """Pale numbers say nothing of how old they are, and who cannot see the bar hears how far the job has come."""
+    job = made(desk, letters)
+    page = log_in("ann")
+    path = desk.url + path_of(desk, job)
+    page.goto(path)
+    said = page.get_by_role("status")
+    at_first = said.inner_text()
+
+    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, position=6)))
+    said.get_by_text("6 of 12 letters dealt with", exact=True).wait_for(state="attached")
+    page.route(path, lambda route: route.fulfill(status=502, body="Bad Gateway"))
+    away = said.get_by_text(re.compile(r"^The server does not answer: .* known at \d\d:\d\d:\d\d UTC\.$"))
+    away.wait_for()
+    faded = page.locator("#sg-live").evaluate("element => getComputedStyle(element).opacity")
+    page.unroute(path)
+    said.get_by_text("The server answers again", exact=True).wait_for(state="attached")
+
+    assert (at_first, faded) == ("", "1")
+    assert away.count() == 0
 
 
 @pytest.mark.parametrize("verb", ["pause", "cancel", "run", "resume"])

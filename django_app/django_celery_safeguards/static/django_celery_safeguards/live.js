@@ -3,7 +3,34 @@
 
 (() => {
     const shown = document.getElementById("sg-live");
+    const said = document.getElementById("sg-said");
     const every = shown ? Number(shown.dataset.everySeconds) * 1000 : 0;
+
+    let heard = new Date(), tenths = null;
+
+    // Told to who cannot see it, too; the same again is not said again.
+    function say(text, style) {
+        const last = said.firstElementChild;
+        if (last && last.textContent === text) {
+            return;
+        }
+        const line = document.createElement("p");
+        line.className = style;
+        line.textContent = text;
+        said.replaceChildren(line);
+    }
+
+    // Each tenth of the way: a voice that says every step says nothing else.
+    function sayProgress() {
+        const bar = shown.querySelector("progress");
+        const now = bar ? Math.floor(10 * bar.value / bar.max) : tenths;
+        if (tenths !== null && now !== tenths) {
+            say(`${bar.value} of ${bar.max} letters dealt with`, "visually-hidden");
+        } else if (shown.classList.contains("sg-stale")) {
+            say("The server answers again", "visually-hidden");
+        }
+        tenths = now;
+    }
 
     // Only what is another by now: a row in which somebody copies an id, or stands with the keyboard, stays as it is.
     function show(page) {
@@ -47,14 +74,19 @@
                 return;
             }
             show(page);
+            heard = new Date();
+            sayProgress();
             shown.classList.remove("sg-stale");
         } catch (error) {
             // Away for a moment: what stands here is what was known last.
             shown.classList.add("sg-stale");
+            const time = heard.toISOString().slice(11, 19);
+            say(`The server does not answer: this is what was known at ${time} UTC.`, "sg-notice");
         }
     }
 
     if (every) {
+        sayProgress();
         window.setInterval(look, every);
     }
 })();
