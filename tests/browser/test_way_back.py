@@ -2,6 +2,9 @@
 No page is a dead end: whatever was asked for, it is said what became of it, and a link leads back.
 """
 
+import contextlib
+import sqlite3
+
 import pytest
 
 from celery_safeguards.locks.store import LockAsk
@@ -96,3 +99,35 @@ def test_the_lists_of_groups_and_jobs_stay_narrowed_as_well(log_in, desk):
     came_to.append(page.url)
 
     assert came_to == narrowed
+
+
+def times_in_the_log(desk, letter):
+    """Return when each entry was made, in UTC."""
+    with contextlib.closing(sqlite3.connect(desk.users_file)) as connection:
+        select = "SELECT action_time FROM django_admin_log WHERE object_repr = ? ORDER BY id"
+        return [time[:19] for (time,) in connection.execute(select, [letter.id])]
+
+
+def test_the_log_is_in_the_zone_of_all_other_pages_and_leads_back(log_in, desk):
+    """The project's zone is Chicago's: a log that says "10:43" of what the page beside it says was at 16:43 UTC."""
+    letter = desk.bury()
+    page = log_in("ann")
+    page.goto(f"{desk.url}{LETTERS}?q={letter.id}")
+    follow(page, page.locator("#result_list th a"))
+    opened = page.url
+
+    follow(page, page.get_by_role("link", name="Log of the admin"))
+    before = content(page)
+    follow(page, page.get_by_role("link", name="Go back"))
+    came_to = page.url
+    press(page, "Discard…")
+    page.get_by_label("Reason").fill("out of date")
+    press(page, "Discard")
+    follow(page, page.get_by_role("link", name="Log of the admin"))
+    rows = page.locator("#content-main tbody tr").all_inner_texts()
+
+    (time,) = times_in_the_log(desk, letter)
+    assert "Nobody has done anything to this in the admin" in before
+    assert came_to == opened
+    assert [row.split("\t") for row in rows] == [[f"{time} UTC", "ann", "Discard: discarded. Reason: out of date"]]
+    assert page.title().startswith(f"{letter.id} | Log of the admin")

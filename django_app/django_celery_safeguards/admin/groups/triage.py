@@ -78,7 +78,7 @@ class GroupTriage:
 
     def change_view(self: Any, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Show one group, with a way to say something of it."""
-        tools = [self.log_link(object_id)]
+        tools = [self.log_link(request, object_id)]
         row = self.get_object(request, object_id)
         if row is not None and may_start(request):
             tools.insert(0, ("Replay its open letters", start_link(self.admin_site, fingerprint=row.fingerprint)))

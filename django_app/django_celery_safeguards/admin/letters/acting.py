@@ -112,7 +112,8 @@ class LetterActions:
         deeds = [] if row is None else [deed for deed in possible_deeds(row) if deed.is_allowed(request)]
         buttons = [(deed.button, self._url_of(deed), _STYLES.get(deed.name, "")) for deed in deeds]
         picked = None if row is None else picked_of(row)
-        context = {"buttons": buttons, "tools": [self.log_link(object_id)], "picked": picked, **(extra_context or {})}
+        tools = [self.log_link(request, object_id)]
+        context = {"buttons": buttons, "tools": tools, "picked": picked, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[misc]
 
     # What was done is done, whatever happens to the request afterwards, and so is its entry in the log.

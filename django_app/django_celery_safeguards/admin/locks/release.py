@@ -74,7 +74,7 @@ class ReleasesLocks:
         row = self.get_object(request, object_id)
         is_offered = row is not None and row.owner and name_of(row) and may(request, PERMISSION)
         context = {
-            "tools": [self.log_link(object_id)],
+            "tools": [self.log_link(request, object_id)],
             "buttons": [("Release", self.url_of_view(self.release_url, object_id), "")] if is_offered else [],
             **(extra_context or {}),
         }

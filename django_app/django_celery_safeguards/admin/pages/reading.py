@@ -28,6 +28,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     # The change form's own is for a form; these pages have none.
     change_form_template = "admin/django_celery_safeguards/detail.html"
     change_list_template = "admin/django_celery_safeguards/list.html"
+    # Django's own says its times in the project's zone, and not which; all other pages are in UTC.
+    object_history_template = "admin/django_celery_safeguards/log.html"
     large_fields: tuple[str, ...] = ()
     """Columns that a list does not read."""
 
@@ -105,9 +107,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return the path of one of its own, for those of the staff; it stands before Django's, which take any id."""
         return path(route, self.admin_site.admin_view(view), name=name)
 
-    def log_link(self, object_id: str) -> tuple[str, str]:
+    def log_link(self, request: Any, object_id: str) -> tuple[str, str]:
         """Return the link to what was done to a row."""
-        return "Log of the admin", self.url_of("history", object_id)
+        return "Log of the admin", self.with_filters(request, self.url_of("history", object_id))
 
     @property
     def placed_by(self) -> str:
@@ -155,6 +157,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: Any, obj: Any = None) -> tuple[str, ...]:
         """All that is shown is shown as text."""
         return tuple(name for _, options in self.get_fieldsets(request, obj) for name in options["fields"])
+
+    def history_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
+        """Show what was done to a row in the admin, with a way back to its page."""
+        context = {"title": "Log of the admin", "row_url": self.page_of(request, object_id), **(extra_context or {})}
+        return super().history_view(request, object_id, context)
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Say above the list why there is nothing in it, where it is not for lack of rows."""

@@ -41,7 +41,7 @@ class JobVerbs:
         job = None if row is None else job_of_row(row)
         verbs = verbs_of(job, Wiring.of(current_app_with_tasks()).clock.wall_seconds()) if job is not None else ()
         context = {
-            "tools": [self.log_link(object_id)],
+            "tools": [self.log_link(request, object_id)],
             "buttons": [(verb.button, self._url_of(verb, object_id), "") for verb in verbs if verb.is_allowed(request)],
             "is_live": job is not None and job.status == "running",
             **(extra_context or {}),
