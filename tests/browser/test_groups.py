@@ -55,6 +55,17 @@ def test_from_the_list_of_groups_to_its_letters_and_back(log_in, desk, letters):
     assert desk.path_of_group(letters[0]) in page.url
 
 
+def test_one_failure_is_said_as_one(log_in, desk):
+    """The chart has no other words for who cannot see it."""
+    letter = desk.bury(task=f"desk.{uuid.uuid4().hex}", last_failed_seconds=time.time())
+    page = log_in("vera")
+
+    (row,) = find(page, desk, letter.task, GROUPS).all()
+
+    assert "1 failure\n" in f"{row.inner_text()}\n".replace("\t", "\n")
+    assert row.locator("svg").get_attribute("aria-label") == "1 failure in the last 24 hours, 1 in the worst of them"
+
+
 def test_what_is_said_is_kept_shown_and_logged(log_in, desk, letters):
     page = log_in("ann")
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
+from celery_safeguards.printable import counted
 from django_celery_safeguards.admin.groups.page import GroupPage
 from django_celery_safeguards.admin.groups.rows import group_of_row, status_of
 from django_celery_safeguards.admin.groups.sparkline import DAY_HOURS, sparkline
@@ -57,7 +58,7 @@ class LetterGroupAdmin(GroupTriage, GroupPage, ReadOnlyAdmin):
     @admin.display(description="letters")
     def letters_and_failures(self, obj: Any) -> SafeString:
         """How many wait for somebody, and how often it has failed."""
-        return presenting.below(f"{obj.open_letters} open", f"{obj.failures} failure{'s'[: obj.failures != 1]}")
+        return presenting.below(f"{obj.open_letters} open", counted(obj.failures, "failure"))
 
     @admin.display(description="last 24 hours")
     def last_day(self, obj: Any) -> SafeString | str:

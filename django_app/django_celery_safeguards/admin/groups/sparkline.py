@@ -7,6 +7,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from celery_safeguards.deadletter.group import HOUR_SECONDS
+from celery_safeguards.printable import counted
 
 _HEIGHT = 24
 _LOWEST = 2
@@ -32,7 +33,7 @@ def sparkline(hours: Mapping[int, int], last_hours: int) -> SafeString:
             height = max(_LOWEST, _HEIGHT * count // most)
             bars.append((place * width, _HEIGHT - height, width - 1, height))
     drawn = format_html_join("", '<rect x="{}" y="{}" width="{}" height="{}"></rect>', bars)
-    words = f"{sum(counts)} failures in the last {last_hours} hours, {most} in the worst of them"
+    words = f"{counted(sum(counts), 'failure')} in the last {last_hours} hours, {most} in the worst of them"
     return format_html(
         '<svg class="sg-spark" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}" '
         'preserveAspectRatio="none"><title>{}</title>{}</svg>',
