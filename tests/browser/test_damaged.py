@@ -133,3 +133,18 @@ def test_lock_of_other_types_is_read_as_damaged(desk, body):
         desk.store(lambda wiring: wiring.locks.read(name))
 
     assert ("x" if '"x"' in body else name) in desk.store(lambda wiring: list(wiring.locks.names()))
+
+
+def test_lock_that_is_held_is_never_said_to_be_nobodys(desk):
+    """ "held" beside "nobody" is taken for a lock that may be released: its owner is there, only his name is not."""
+    damaged, unnamed = (f"lock-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    for name in (damaged, unnamed):
+        desk.store(
+            lambda wiring, name=name: wiring.locks.acquire(LockAsk(name=name, owner="A", lease_seconds=60, holder={}))
+        )
+    desk.damage_lock(lock_id(desk.namespace, damaged), "{no")
+    with desk.client("ann") as client:
+        lists = [client.get(LOCKS, params={"q": name}).text for name in (damaged, unnamed)]
+    owners = [page.partition('class="field-who">')[2].partition("<")[0] for page in lists]
+
+    assert owners == [f"what is stored is {DAMAGED}", "plain code, in a process that is not named"]

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from celery_safeguards.locks.shown import who as in_words
 from celery_safeguards.locks.store import LockUnreadable
 from celery_safeguards.printable import clean
-from django_celery_safeguards.admin.locks.release import ReleasesLocks, body_of, holder_of
+from django_celery_safeguards.admin.locks.release import ReleasesLocks, body_of, holder_of, name_of
 from django_celery_safeguards.admin.pages import presenting
 from django_celery_safeguards.admin.pages.reading import ReadOnlyAdmin
 from django_celery_safeguards.admin.pages.shown import shown_store
@@ -56,7 +56,10 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
     @admin.display(description="owner")
     def who(self, obj: Any) -> str:
         """Who holds it, or held it last."""
-        return presenting.short(_in_words(holder_of(obj)))
+        holder = holder_of(obj)
+        if obj.owner and name_of(obj) is None:
+            return presenting.DAMAGED
+        return presenting.short(in_words(holder)) if obj.owner or holder else "nobody"
 
     @admin.display(description="lease")
     def lease(self, obj: Any) -> str:
@@ -119,10 +122,6 @@ class LeaseLockAdmin(ReleasesLocks, ReadOnlyAdmin):
 def _in_line(row: Sequence[Any]) -> tuple[str, SafeString]:
     heard = presenting.joined("last heard ", presenting.moment(row[PLACE.index("heard_us")]))
     try:
-        return _in_words(place_of(row).holder), heard
+        return in_words(place_of(row).holder), heard
     except LockUnreadable:
         return presenting.DAMAGED, heard
-
-
-def _in_words(holder: Mapping[str, Any]) -> str:
-    return in_words(holder) if holder else "nobody"
