@@ -137,7 +137,7 @@ def test_letter_that_cannot_be_read_shows_as_such(desk, stored):
     assert "<b>" not in page.text
     assert letter.id in listed.text
     assert "It cannot be read" in asked.text
-    assert f"Letter {letter.id}: refused" in told
+    assert f"{letter.id}</a>: refused" in told
 
 
 @pytest.mark.parametrize("damaged", ["no json", "[]", '{"steps": 7', "null"])

@@ -131,3 +131,24 @@ def test_the_log_is_in_the_zone_of_all_other_pages_and_leads_back(log_in, desk):
     assert came_to == opened
     assert [row.split("\t") for row in rows] == [[f"{time} UTC", "ann", "Discard: discarded. Reason: out of date"]]
     assert page.title().startswith(f"{letter.id} | Log of the admin")
+
+
+def test_what_is_said_of_a_letter_leads_to_it(log_in, desk):
+    """Behind a replay the letter is on the list of open ones no longer, and its id alone is a search."""
+    letters = [desk.bury(task="desk.led") for _ in range(2)]
+    page = log_in("ann")
+    page.goto(f"{desk.url}{LETTERS}?task=desk.led&state=open")
+    narrowed = page.url
+    page.locator("#action-toggle").check()
+    page.locator("select[name=action]").select_option("discard_selected")
+    press(page, "Go")
+    page.get_by_label("Reason").fill("<b>mended</b>")
+    press(page, "Discard")
+    listed = page.locator("#result_list").count()
+    follow(page, page.locator(".messagelist").get_by_role("link", name=letters[0].id))
+    shown = content(page)
+    follow(page, page.get_by_role("link", name="Back to the list"))
+
+    assert listed == 0
+    assert letters[0].id in shown
+    assert page.url == narrowed

@@ -21,6 +21,8 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponseRedirect, QueryDict
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_post_parameters
 
 from celery_safeguards.printable import clean, counted
@@ -198,20 +200,26 @@ class LetterActions:
             done = _done(app, deed, row, given, has_seen=picked in seen, may_run_twice=picked in asked)
             because = f" Reason: {clean(given.reason)}" if given.reason else ""
             self.log_change(request, row, f"{deed.button}: {clean(done.text, _MESSAGE_CHARS)}.{because}")
+            said = self._sentence(request, row, done)
             if done.is_done:
-                succeeded.append(done)
+                succeeded.append(said)
             else:
-                self.message_user(request, _sentence(done), messages.ERROR)
+                self.message_user(request, said, messages.ERROR)
             if done.is_away and number < len(rows):
                 # Each of the others would wait as long, and be left in the midst of a replay.
                 said = f"{len(rows) - number} more were left alone: choose them again once that answers."
                 self.message_user(request, said, messages.ERROR)
                 break
-        for done in succeeded[:_TOLD_ONE_BY_ONE]:
-            self.message_user(request, _sentence(done), messages.SUCCESS)
+        for said in succeeded[:_TOLD_ONE_BY_ONE]:
+            self.message_user(request, said, messages.SUCCESS)
         if len(succeeded) > _TOLD_ONE_BY_ONE:
             left = len(succeeded) - _TOLD_ONE_BY_ONE
             self.message_user(request, f"{left} more were done, {len(succeeded)} of {len(rows)}.", messages.SUCCESS)
+
+    def _sentence(self: Any, request: Any, row: Any, done: Done) -> SafeString:
+        # A letter that is done with is often on the narrowed list no longer, and one that was cut short needs its page.
+        url, text = self.page_of(request, row.pk), clean(done.text, _MESSAGE_CHARS)
+        return format_html('Letter <a href="{}">{}</a>: {}.', url, clean(done.letter_id, 80), text)
 
     def _list_of(self: Any, request: Any) -> str:
         return str(self.with_filters(request, self.url_of("changelist")))
@@ -241,7 +249,3 @@ def _counted(prospects: Sequence[Prospect]) -> str:
     counts = Counter(each.mark for each in prospects)
     said = ", ".join(f"{counts[mark]} {IN_WORDS[mark]}" for mark in IN_WORDS if counts[mark])
     return f"{counted(len(prospects), 'letter')}: {said}"
-
-
-def _sentence(done: Done) -> str:
-    return f"Letter {clean(done.letter_id, 80)}: {clean(done.text, _MESSAGE_CHARS)}."
