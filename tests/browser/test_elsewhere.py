@@ -3,6 +3,7 @@ Letters that are not in a database of the project, and a broker that is away: th
 """
 
 import contextlib
+from html import escape
 
 import psycopg
 import pytest
@@ -109,6 +110,8 @@ def test_pages_say_that_the_database_does_not_answer(redis_url, postgres_url, tm
     assert not any("may be done, or not" in answer.text for answer in read)
     assert "may be done, or not" in asked.text
     assert back.status_code == 200
+    again = [answer.text.partition('class="submit-row"><a href="')[2].partition('"')[0] for answer in (*read, asked)]
+    assert again == [escape(answer.url.raw_path.decode()) for answer in read] + [f"/admin/{LETTERS}"]
 
 
 @contextlib.contextmanager

@@ -18,19 +18,22 @@ from celery_safeguards.printable import clean
 _UNAVAILABLE = 503
 
 
-def or_away(admin_site: Any, view: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a page of the admin say so, where a database does not answer."""
+def or_away(admin: Any, view: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a page of a `ReadOnlyAdmin` say so, where a database does not answer, and lead to where to look again."""
 
     @wraps(view)
     def shown(request: Any, *args: Any, **options: Any) -> Any:
         try:
             return view(request, *args, **options)
         except (OperationalError, InterfaceError, StoreUnavailable) as error:
+            has_asked = request.method == "POST"
             context = {
-                **admin_site.each_context(request),
+                **admin.admin_site.each_context(request),
+                "opts": admin.opts,
                 "title": "The database does not answer",
                 "problem": clean(error, 500),
-                "has_asked": request.method == "POST",
+                "has_asked": has_asked,
+                "again_url": admin.url_of("changelist") if has_asked else request.get_full_path(),
             }
             template = "admin/django_celery_safeguards/away.html"
             return TemplateResponse(request, template, context, status=_UNAVAILABLE)

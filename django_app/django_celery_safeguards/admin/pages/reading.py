@@ -82,7 +82,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return the paths of all its pages, each of which says so where a database does not answer."""
         patterns: list[Any] = self.get_urls()
         for each in patterns:
-            each.callback = or_away(self.admin_site, each.callback)
+            each.callback = or_away(self, each.callback)
         return patterns
 
     def url_of(self, page: str, *args: str) -> str:
