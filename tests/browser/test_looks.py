@@ -2,6 +2,8 @@
 What can be read: in both themes, on a desk and on a phone.
 """
 
+import uuid
+
 import pytest
 
 from celery_safeguards.locks.store import LockAsk
@@ -18,6 +20,11 @@ _COLOURS = """element => {
     let behind = element;
     while (behind && clear(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
     return [getComputedStyle(element).color, behind ? getComputedStyle(behind).backgroundColor : 'rgb(255, 255, 255)'];
+}"""
+_LINES = """element => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    return range.getClientRects().length;
 }"""
 _KEY_TEXTS = {
     "letter": (
@@ -171,6 +178,39 @@ def test_names_and_buttons_can_be_read_on_a_phone(log_in, desk):
     assert lines == 1
     assert len(widths) == 3
     assert min(widths) > 300
+
+
+def test_rows_of_lists_are_no_towers_on_a_phone(log_in, desk):
+    """A time with each of its words on a line of its own makes a row of a third of the screen, and three of a page."""
+    letter = desk.bury(error_type=f"shop.Tower{uuid.uuid4().hex}")
+    desk.claim("desk.charge", "payment:tower")
+    desk.store(lambda _: make_job(desk.app, named([letter.id]), "ann"))
+    page = log_in("ann", viewport=PHONE)
+    measure = "all => all.map(each => each.getBoundingClientRect().height)"
+
+    heights = {}
+    for path in (f"{RECORDS}?q=payment:tower", f"{REPLAYS}?q=ann", f"{GROUPS}?q={letter.fingerprint}"):
+        page.goto(desk.url + path)
+        heights[path] = max(page.locator("#result_list tbody tr").evaluate_all(measure))
+    page.goto(f"{desk.url}{RECORDS}?q=payment:tower")
+    lines = page.locator("td.field-scope_short").evaluate(_LINES)
+
+    assert {} == {path: height for path, height in heights.items() if height > 110}
+    assert lines == 1
+
+
+def test_what_cannot_be_edited_has_its_names_on_a_phone(log_in, desk):
+    """Three values below each other, without the heads of their columns, do not say which of them is the copy's."""
+    letter = desk.bury()
+    page = log_in("ann", viewport=PHONE)
+    page.goto(desk.url + desk.path_of(letter).replace("/change/", "/edit/"))
+    before = "all => all.slice(0, 3).map(each => getComputedStyle(each, '::before').content)"
+
+    assert page.locator(".sg-history td").evaluate_all(before) == [
+        '"what: "',
+        '"in this letter: "',
+        '"in the copy: "',
+    ]
 
 
 def test_pages_work_without_scripts(log_in, desk):
