@@ -213,6 +213,27 @@ def test_what_cannot_be_edited_has_its_names_on_a_phone(log_in, desk):
     ]
 
 
+def test_what_the_keyboard_comes_to_is_not_below_the_buttons(log_in, desk):
+    """They stay in sight at the bottom of a long page; a traceback that is scrolled by keys stood half behind them."""
+    letter = desk.bury(traceback="\n".join(f"line {number}" for number in range(200)), kwargs={"a": "w" * 2_000})
+    page = log_in("ann", viewport={"width": 1280, "height": 700})
+    open_letter(page, desk, letter)
+    boxes = page.locator(".sg-box")
+    page.locator(".field-playbook a").focus()
+    hidden, names = [], []
+    for _ in range(boxes.count()):
+        page.keyboard.press("Tab")
+        name, bottom = page.evaluate(
+            "[document.activeElement.ariaLabel, document.activeElement.getBoundingClientRect().bottom]"
+        )
+        names.append(name)
+        if bottom > page.locator(".sg-buttons").bounding_box()["y"]:
+            hidden.append(name)
+
+    assert "traceback" in names
+    assert hidden == []
+
+
 def test_pages_work_without_scripts(log_in, desk):
     """A policy that forbids scripts, or a text browser, must not keep anybody from a replay."""
     letter = desk.bury()
