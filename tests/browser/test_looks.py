@@ -234,6 +234,18 @@ def test_what_the_keyboard_comes_to_is_not_below_the_buttons(log_in, desk):
     assert hidden == []
 
 
+def test_title_of_a_form_that_was_refused_says_so(log_in, desk):
+    """It is what a screen reader says first of the page that comes back."""
+    page = log_in("ann")
+    open_letter(page, desk, desk.bury())
+    press(page, "Discard…")
+    asked = page.title()
+    press(page, "Discard")
+
+    assert page.title() == f"Error: {asked}"
+    assert page.get_by_label("Reason").get_attribute("aria-describedby") == "id_reason_helptext id_reason_error"
+
+
 def test_pages_work_without_scripts(log_in, desk):
     """A policy that forbids scripts, or a text browser, must not keep anybody from a replay."""
     letter = desk.bury()
