@@ -34,19 +34,27 @@ def ask(app: Any) -> Answer:
 
     """
     around = by_settings(app)
-    asked: list[Finding] = []
     fleet: list[WorkerReport] = []
     try:
         with open_channel(_connection(app)) as channel:
             visibility, asked = ask_broker(app, channel)
-        around = replace(around, visibility=visibility)
-        if around.visibility.broker == "redis":
-            fleet = _board(app).read()
-            asked += disagreements(fleet)
     except StoreUnavailable as error:
-        asked += [Finding(each, str(error)) for each in ("SG141", "SG148", "SG166")]
+        asked = [Finding(each, str(error)) for each in ("SG141", "SG148", "SG166")]
+    else:
+        around = replace(around, visibility=visibility)
+        if visibility.broker == "redis":
+            fleet, disagreed = _ask_fleet(app)
+            asked += disagreed
     findings = [*examine(app, around), *unbounded_transactions(app), *asked]
     return Answer(visibility=around.visibility, fleet=tuple(fleet), findings=tuple(dict.fromkeys(findings)))
+
+
+def _ask_fleet(app: Any) -> tuple[list[WorkerReport], list[Finding]]:
+    try:
+        fleet = _board(app).read()
+    except StoreUnavailable as error:
+        return [], [Finding("SG166", str(error))]
+    return fleet, disagreements(fleet)
 
 
 def _connection(app: Any) -> Any:

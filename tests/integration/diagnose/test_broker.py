@@ -110,6 +110,17 @@ def test_broker_that_is_away_leaves_all_that_it_knows_unknown(make_app):
     assert not answer.visibility.is_live
 
 
+def test_broker_that_keeps_the_fleets_reports_away_has_told_the_rest(make_app, server):
+    """An account for Celery's own keys reads no other: what it was told all the same must not be called unknown."""
+    with server.client() as client:
+        keys = ("~celery*", "~unacked*", "~_kombu*")
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", *keys, "&*", "+@all")
+    answer = ask(make_app(server.url.replace("redis://", "redis://shop:secret@")))
+
+    assert ["SG166"] == [each.id for each in answer.findings if each.severity is Severity.UNKNOWN]
+    assert answer.visibility.is_live
+
+
 def test_frozen_broker_ends_the_question_in_time(make_app, server):
     """A check in a deployment would hang for as long as the broker does."""
     app = make_app(server.url)
