@@ -2,9 +2,11 @@
 Settings: read once, checked at once, under Celery's own names.
 """
 
+import ssl
 from pathlib import Path
 
 import pytest
+import redis
 from celery import Celery
 
 from celery_safeguards.conf import Settings
@@ -168,6 +170,52 @@ def test_first_of_several_brokers_is_the_store(read):
         app.conf.broker_url = ["redis://one:6379/0", "redis://two:6379/0"]
 
         assert Settings.of(app).store_url == "redis://one:6379/0"
+
+
+@pytest.mark.parametrize(
+    "several", ["redis://one:6379/3;redis://two:6379/3", ["redis://one:6379/3;redis://two:6379/3"]]
+)
+def test_first_of_several_brokers_in_one_text_is_the_store(read, several):
+    """redis-py reads what follows the first as its database, finds no number there, and takes number 0."""
+    with Celery("conf", set_as_current=False) as app:
+        app.conf.broker_url = several
+
+        assert Settings.of(app).store_url == "redis://one:6379/3"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        ("rediss://host:6379/0?ssl_cert_reqs=CERT_REQUIRED", None, ssl.CERT_REQUIRED),
+        ("rediss://host:6379/0?ssl_cert_reqs=CERT_NONE", None, ssl.CERT_NONE),
+        ("rediss://host:6379/0?ssl_cert_reqs=optional", None, ssl.CERT_OPTIONAL),
+        ("rediss://host:6379/0", {"ssl_cert_reqs": ssl.CERT_NONE}, ssl.CERT_NONE),
+        ("redis://host:6379/0", {"ssl_cert_reqs": "CERT_NONE", "ssl_check_hostname": False}, ssl.CERT_NONE),
+        ("redis://host:6379/0", {"ssl_cert_reqs": 1, "ssl_ca_certs": "/etc/ca.pem"}, ssl.CERT_OPTIONAL),
+        ("rediss://host:6379/0?ssl_cert_reqs=none", {"ssl_cert_reqs": ssl.CERT_REQUIRED}, ssl.CERT_NONE),
+    ],
+)
+def test_store_at_the_broker_is_reached_by_the_brokers_tls(read, url, options, expected):
+    """Celery's documentation has these words for the broker; redis-py knows others, and no `broker_use_ssl`."""
+    store_url = read(broker=url, broker_use_ssl=options).store_url
+    connection = redis.ConnectionPool.from_url(store_url).make_connection()
+
+    assert isinstance(connection, redis.SSLConnection)
+    assert connection.cert_reqs == expected
+    assert connection.ca_certs == (options or {}).get("ssl_ca_certs")
+
+
+@pytest.mark.parametrize(("url", "options"), [("redis://host:6379/0", True), ("redis://host:6379/0", {})])
+def test_store_at_the_broker_has_no_tls_where_kombu_uses_none(read, url, options):
+    """Kombu heeds a dictionary with something in it alone."""
+    assert read(broker=url, broker_use_ssl=options).store_url == url
+
+
+def test_store_may_have_the_words_of_a_brokers_url(read):
+    """Both come from the same environment variable."""
+    given = "rediss://records:6379/1?ssl_cert_reqs=CERT_REQUIRED"
+
+    assert read(safeguards_store_url=given).store_url == "rediss://records:6379/1?ssl_cert_reqs=required"
 
 
 def test_own_store_comes_before_the_broker(read):
