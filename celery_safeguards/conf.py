@@ -7,6 +7,7 @@ worker with the nearest valid choice.
 
 import re
 import ssl
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -167,7 +168,7 @@ class Settings:
             given.setdefault("search_secret", _offered_secret)
         for name in ("spool_directory", "health_directory"):
             if given.get(name):
-                given[name] = Path(given[name])
+                given[name] = _path(name, given[name])
         if isinstance(given.get("release"), str):
             # A file or a command's output ends with a new line.
             given["release"] = given["release"].strip()
@@ -215,9 +216,11 @@ class Settings:
             if each.name == "letter_retention_seconds" and value == 0 and not isinstance(value, bool):
                 continue
             if each.name.endswith(("_seconds", "_bytes", "_chars")) and (
-                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf")
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max
             ):
                 raise ConfigurationError(f"{PREFIX}{each.name}={value!r}: give a number above 0")
+            if each.name.endswith("_chars") and not isinstance(value, int):
+                raise ConfigurationError(f"{PREFIX}{each.name}={value!r}: give a whole number above 0")
         if 0 < retention < LEAST_RETENTION_SECONDS:
             raise ConfigurationError(
                 f"{PREFIX}letter_retention_seconds={retention!r}: give at least {LEAST_RETENTION_SECONDS}, or 0 to "
@@ -308,12 +311,24 @@ def _given(app: Any) -> dict[str, Any]:
     return {name: value for given in (by_long, by_short) for name, value in given.items() if value is not None}
 
 
+def _path(name: str, value: Any) -> Path:
+    try:
+        return Path(value)
+    except TypeError:
+        raise ConfigurationError(f"{PREFIX}{name}={value!r}: give a path") from None
+
+
 def _broker_if_redis(app: Any) -> str | None:
     several = app.conf.broker_write_url or app.conf.broker_url
     first = next(iter(several), None) if isinstance(several, list | tuple) else several
     # One text may name several as well (kombu, `connection.py`).
     url = str(first or "").partition(";")[0]
-    if urlsplit(url).scheme not in REDIS_SCHEMES:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        # Without the URL, which has a password.
+        raise ConfigurationError(f"broker_url is no URL: {error}") from None
+    if scheme not in REDIS_SCHEMES:
         return None
     return _with_tls(redis_url(url), app.conf.broker_use_ssl)
 

@@ -179,7 +179,7 @@ def open_stores(settings: Settings) -> Stores:
         )
     if url == MEMORY_URL:
         return _in_memory(settings)
-    scheme = urlsplit(url).scheme
+    scheme = _scheme_of(url)
     if scheme in _REDIS_SCHEMES:
         return _on_redis(settings, url)
     given = {each.name: each for each in entry_points(group=_STORES_GROUP)}
@@ -195,6 +195,16 @@ def open_stores(settings: Settings) -> Stores:
             f"pip install 'celery-safeguards[{scheme}]'"
         ) from error
     return opener(settings)
+
+
+def _scheme_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - read only now
+    except ValueError as error:
+        # Without the URL, which has a password.
+        raise ConfigurationError(f"safeguards_store_url is no URL: {error}") from None
+    return parts.scheme
 
 
 def _in_memory(settings: Settings) -> Stores:

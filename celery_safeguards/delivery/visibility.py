@@ -19,6 +19,7 @@ from typing import Any
 from celery_safeguards._compat import driver_type_of
 from celery_safeguards.delivery.channel import HardenedChannel
 from celery_safeguards.delivery.lease import can_be_renewed
+from celery_safeguards.errors import ConfigurationError
 
 _SWEEP_INTERVAL_SECONDS = 10.0
 _SWEEP_THROTTLE = 10.0
@@ -93,6 +94,10 @@ def configured_visibility(app: Any) -> Visibility:
     Return what a channel of an app would do by its settings, before one is open; see `effective_visibility`.
 
     The app's own option wins over the transport's default (kombu 5.7: 3600 s for Redis, 1800 s for SQS).
+
+    Raises:
+        ConfigurationError: the broker's URL cannot be read.
+
     """
     try:
         connection = app.connection_for_read()
@@ -100,6 +105,8 @@ def configured_visibility(app: Any) -> Visibility:
     except (ImportError, KeyError):
         # A transport that is not installed here: a worker says so itself.
         return Visibility(broker="", timeout_seconds=None)
+    except ValueError as error:
+        raise ConfigurationError(f"broker_url is no URL: {error}") from error
     channel, options = getattr(transport, "Channel", None), connection.transport_options
     default = _timeout_seconds(channel)
     timeout = default if default is None else _seconds(options.get("visibility_timeout")) or default

@@ -7,6 +7,7 @@ from typing import Any
 from celery_safeguards._compat import worker_shape
 from celery_safeguards.conf import Settings
 from celery_safeguards.delivery.visibility import Visibility, configured_visibility
+from celery_safeguards.errors import ConfigurationError
 
 SQS_LONGEST_SECONDS = 43_200.0
 """What SQS allows for one receipt, renewals included."""
@@ -45,15 +46,28 @@ class Surroundings:
 
 
 def by_settings(app: Any) -> Surroundings:
-    """Return what an app's settings say; a worker's command line may say otherwise."""
+    """
+    Return what an app's settings say; a worker's command line may say otherwise.
+
+    Raises:
+        ConfigurationError: one of them that must be a number is none, or the broker's URL cannot be read.
+
+    """
     conf = app.conf
     return _surroundings(
         app,
         configured_visibility(app),
         pool=_pool_name(conf.worker_pool),
-        concurrency=int(conf.worker_concurrency or os.cpu_count() or 1),
-        prefetch_multiplier=int(conf.worker_prefetch_multiplier),
+        concurrency=_whole("worker_concurrency", conf.worker_concurrency or os.cpu_count() or 1),
+        prefetch_multiplier=_whole("worker_prefetch_multiplier", conf.worker_prefetch_multiplier),
     )
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigurationError(f"{name}={value!r}: give a whole number") from None
 
 
 def of_worker(consumer: Any, visibility: Visibility | None = None) -> Surroundings:

@@ -1,5 +1,6 @@
 """What every policy value needs: an option that was not given, and errors that name field, value and fix."""
 
+import sys
 from enum import Enum, StrEnum
 from typing import Final, TypeVar
 
@@ -30,5 +31,5 @@ def choice(field: str, value: object, choices: type[_E]) -> _E:
 
 def number(field: str, value: object, *, at_least: float, whole: bool = False) -> None:
     kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not at_least <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, kinds) or not at_least <= value <= sys.float_info.max:
         raise ConfigurationError(f"{field}={value!r}: give {'a whole number' if whole else 'a number'} >= {at_least}")

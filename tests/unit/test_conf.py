@@ -3,6 +3,7 @@ Settings: read once, checked at once, under Celery's own names.
 """
 
 import ssl
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from celery import Celery
 
 from celery_safeguards.conf import Settings
 from celery_safeguards.errors import ConfigurationError
+from celery_safeguards.wiring import open_stores
 
 
 @pytest.fixture
@@ -97,6 +99,11 @@ def test_unknown_name_is_refused_with_the_nearest(read):
         ("store_wait_seconds", float("inf")),
         ("max_result_bytes", 0),
         ("max_traceback_chars", "all"),
+        ("max_traceback_chars", 20_000.0),
+        ("lease_seconds", 10**400),
+        ("lease_seconds", timedelta(seconds=30)),
+        ("spool_directory", 7),
+        ("health_directory", ["/run"]),
         ("letter_retention_seconds", -1),
         ("letter_retention_seconds", 60),
         ("letter_retention_seconds", False),
@@ -135,6 +142,19 @@ def test_value_that_cannot_hold_is_refused_by_name_and_value(read, name, value):
 def test_release_is_what_a_command_prints(read, given, expected):
     """`git describe` ends its line; a release with that end would be another one."""
     assert read(**given).release == expected
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@host:port/0", "redis://:secret@[host/0", "redis://host:99999/0"])
+def test_url_that_nobody_can_read_is_refused_by_the_settings_name(read, url):
+    """A traceback of the library for URLs names no setting; the error must not show the password."""
+    with Celery("conf", set_as_current=False) as app:
+        app.conf.broker_url = url
+        with pytest.raises(ConfigurationError, match=r"^(broker|safeguards_store)_url is no URL: ") as at_broker:
+            open_stores(Settings.of(app))
+    with pytest.raises(ConfigurationError, match=r"^safeguards_store_url is no URL: ") as at_store:
+        open_stores(read(safeguards_store_url=url))
+
+    assert "secret" not in f"{at_broker.value}{at_store.value}"
 
 
 def test_slow_store_and_short_lease_are_refused_together(read):

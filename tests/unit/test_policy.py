@@ -74,6 +74,7 @@ def find_payment(order_id):
         (lambda: Verify("find"), "find='find'", "function that returns Happened"),
         (lambda: Verify(find_payment, after_seconds=-1), "after_seconds=-1", ">= 0"),
         (lambda: Verify(find_payment, after_seconds=float("nan")), "after_seconds=nan", "a number"),
+        (lambda: Verify(find_payment, after_seconds=10**400), "after_seconds=1000", "a number"),
         (lambda: Verify(find_payment, after_seconds=float("inf")), "after_seconds=inf", "a number"),
         (lambda: Verify(find_payment, asks=0), "asks=0", "whole number >= 1"),
         (lambda: Verify(find_payment, asks=1.5), "asks=1.5", "whole number"),

@@ -162,6 +162,23 @@ def test_setting_that_cannot_hold_is_a_usage_error(check):
     assert "did you mean 'safeguards_lease_seconds'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("broker", "settings", "said"),
+    [
+        ("memory://", {"worker_prefetch_multiplier": None}, "worker_prefetch_multiplier=None: give a whole number"),
+        ("memory://", {"worker_concurrency": "many"}, "worker_concurrency='many': give a whole number"),
+        ("redis://:secret@host:port/0", {}, "broker_url is no URL"),
+    ],
+)
+def test_setting_of_celery_that_cannot_hold_is_a_usage_error(check, broker, settings, said):
+    """A traceback would be taken for a fault of the check."""
+    done = check(broker, **settings)
+
+    assert 2 == done.exit_code
+    assert said in done.stderr
+    assert "secret" not in done.output
+
+
 def test_finding_is_explained_and_nothing_is_asked(check):
     """Whoever reads a log at night has its id and no broker."""
     shown = check(f"redis://127.0.0.1:{free_port()}/0", "--explain", "sg104")
