@@ -14,6 +14,7 @@ only now and then: a redelivery comes between `timeout` and `timeout + sweep` (k
 """
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from celery_safeguards._compat import driver_type_of
@@ -108,8 +109,8 @@ def configured_visibility(app: Any) -> Visibility:
     except ValueError as error:
         raise ConfigurationError(f"broker_url is no URL: {error}") from error
     channel, options = getattr(transport, "Channel", None), connection.transport_options
-    default = _timeout_seconds(channel)
-    timeout = default if default is None else _seconds(options.get("visibility_timeout")) or default
+    default, given = _timeout_seconds(channel), _seconds(options.get("visibility_timeout"))
+    timeout = default if default is None or given is None else given
     broker = str(transport.driver_type)
     return Visibility(
         broker=broker.lower(),
@@ -172,8 +173,8 @@ def _sweep_seconds(channel: Any, options: Any) -> float:
     interval, throttle = _SWEEP_INTERVAL_SECONDS, _SWEEP_THROTTLE
     # Before kombu 5.7 the options are not read.
     if hasattr(channel, "unacked_restore_interval"):
-        interval = float(options.get("unacked_restore_interval", channel.unacked_restore_interval))
-        throttle = float(options.get("unacked_restore_throttle", channel.unacked_restore_throttle) or 1)
+        interval = _seconds(options.get("unacked_restore_interval", channel.unacked_restore_interval)) or interval
+        throttle = _seconds(options.get("unacked_restore_throttle", channel.unacked_restore_throttle)) or 1.0
     return interval * throttle
 
 
@@ -186,6 +187,7 @@ def _timeout_seconds(channel: Any) -> float | None:
 def _seconds(value: object) -> float | None:
     # Text comes from the environment. Kombu cannot compute with it, which is a finding of its own.
     try:
-        return float(value) if isinstance(value, int | float | str) else None
-    except ValueError:
+        seconds = float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
         return None
+    return seconds if seconds is not None and isfinite(seconds) else None

@@ -1,6 +1,7 @@
 """What Celery's own settings do to the promises; no broker is asked."""
 
 from collections.abc import Iterator
+from math import isinf, isnan
 from typing import Any
 
 from celery_safeguards.conf import Settings
@@ -9,6 +10,7 @@ from celery_safeguards.diagnose.surroundings import SQS_LONGEST_SECONDS, Surroun
 from celery_safeguards.diagnose.tasks import guarded, named, unguarded
 from celery_safeguards.findings import Finding
 
+_NAME = "visibility_timeout"
 _DEAD_LETTER_ARGUMENTS = "x-dead-letter-"
 _GREEN = {"gevent", "eventlet"}
 
@@ -31,20 +33,31 @@ def _timeout_in_vain(app: Any) -> Iterator[Finding]:
     visibility = configured_visibility(app)
     if visibility.timeout_seconds is None:
         return
-    option = app.connection_for_read().transport_options.get("visibility_timeout")
-    if option is not None and not isinstance(option, int | float):
+    options = app.connection_for_read().transport_options
+    option = options.get(_NAME)
+    # Kombu's transports for other brokers take their default for None.
+    fault = _fault_of(option) if option is not None or (visibility.broker == "redis" and _NAME in options) else None
+    if fault is not None:
         yield Finding(
             "SG140",
-            f"visibility_timeout={option!r} in broker_transport_options is no number, and kombu cannot put a message "
-            "back by it; give seconds as a number",
+            f"visibility_timeout={option!r} in broker_transport_options {fault}; give seconds as a number above 0",
         )
-    in_vain = (app.conf.result_backend_transport_options or {}).get("visibility_timeout")
+    in_vain = (app.conf.result_backend_transport_options or {}).get(_NAME)
     if in_vain is not None and not option:
         yield Finding(
             "SG140",
             f"result_backend_transport_options has visibility_timeout={in_vain}, which no message heeds: effective is "
             f"{visibility.timeout_seconds:g} s; set it in broker_transport_options, in all workers",
         )
+
+
+def _fault_of(timeout: object) -> str | None:
+    """Return what kombu does with a timeout that it cannot use."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or isnan(timeout):
+        return "is no number, and kombu cannot put a message back by it"
+    if timeout <= 0:
+        return "gives a message to another worker while the first still holds it, each time somebody looks"
+    return "is for ever, and what a dead worker held is never put back" if isinf(timeout) else None
 
 
 def _redis(app: Any, around: Surroundings) -> Iterator[Finding]:

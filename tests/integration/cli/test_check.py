@@ -107,6 +107,18 @@ def test_check_for_programs_is_one_document(broker, check):
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("timeout", [float("nan"), float("inf"), None])
+def test_timeout_that_is_no_time_is_a_warning_in_valid_json(broker, check, timeout):
+    """NaN and Infinity are no JSON, and programs that read it would end."""
+    done = check(broker.url, "--json", broker_transport_options={**SOUND, "visibility_timeout": timeout})
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
+
+    assert document["visibility"]["timeout_seconds"] is None
+    assert ["SG140"] == [each["id"] for each in document["findings"] if each["severity"] == "warning"]
+    assert 1 == done.exit_code
+
+
+@pytest.mark.redis
 def test_fleet_that_does_not_agree_is_an_error(broker, check):
     """One short timeout puts back what all others have taken (celery/kombu#337)."""
     with Celery("fleet", broker=broker.url, set_as_current=False) as app:

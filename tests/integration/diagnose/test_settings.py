@@ -3,6 +3,7 @@ Settings of Celery that undo a promise: each is found with its fix, and the soun
 """
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from kombu import Exchange, Queue
@@ -42,6 +43,32 @@ def test_timeout_that_is_text_is_told(make_app, text):
     app = make_app(broker_transport_options={"visibility_timeout": text})
 
     assert f"visibility_timeout={text!r} in broker_transport_options is no number" in found_in(app)["SG140"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "cannot put a message back"),
+        (timedelta(hours=1), "cannot put a message back"),
+        (float("nan"), "cannot put a message back"),
+        (0, "while the first still holds it"),
+        (-60, "while the first still holds it"),
+        (float("inf"), "is never put back"),
+    ],
+)
+def test_timeout_that_kombu_cannot_use_is_told(make_app, value, said):
+    """It looks like a set-up: the sweep fails, or gives away what is held, and renewal cannot help."""
+    found = found_in(make_app(broker_transport_options={"visibility_timeout": value}))
+
+    assert f"visibility_timeout={value!r} in broker_transport_options" in found["SG140"]
+    assert said in found["SG140"]
+
+
+def test_sweep_without_an_interval_does_not_end_the_check(make_app):
+    """What is not set in the environment is None, which ends a worker of kombu; the other findings still count."""
+    options = {"unacked_restore_interval": None, "unacked_restore_throttle": None}
+
+    assert "SG140" not in found_in(make_app(broker_transport_options=options))
 
 
 @pytest.mark.parametrize(
