@@ -57,7 +57,7 @@ KINDS = {
     "SG141": Kind(_U, "the effective visibility timeout is not known"),
     "SG142": Kind(_W, "nobody redelivers"),
     "SG143": Kind(_W, "may wait for a broker that is gone"),
-    "SG144": Kind(_W, "the broker may evict messages"),
+    "SG144": Kind(_W, "the broker may evict messages or records"),
     "SG145": Kind(_W, "the broker keeps nothing over a restart"),
     "SG146": Kind(_I, "the broker may forget the last minutes"),
     "SG147": Kind(_E, "acknowledged before it runs"),

@@ -7,7 +7,9 @@ All findings of an app, by what has to be asked for them.
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
+from celery_safeguards.conf import REDIS_SCHEMES, Settings
 from celery_safeguards.delivery.visibility import Visibility, effective_visibility
 from celery_safeguards.diagnose.broker import broker_findings
 from celery_safeguards.diagnose.looks import further_findings
@@ -47,4 +49,17 @@ def ask_broker(app: Any, channel: Any) -> tuple[Visibility, list[Finding]]:
     visibility = effective_visibility(channel)
     if visibility.broker == "sqs":
         return sqs_visibility(channel, visibility, sorted(dict(app.amqp.queues.consume_from)))
-    return visibility, broker_findings(channel) if visibility.broker == "redis" else []
+    if visibility.broker == "redis":
+        return visibility, broker_findings(channel, has_records=_has_records(app, channel))
+    return visibility, []
+
+
+def _has_records(app: Any, channel: Any) -> bool:
+    """Whether the records are in the server of a Redis broker, as far as their addresses tell."""
+    store, broker = urlsplit(Settings.of(app).store_url or ""), channel.connection.client
+    port = broker.transport.default_port
+    is_here = (store.hostname or "localhost", store.port or port) == (
+        broker.hostname or "localhost",
+        broker.port or port,
+    )
+    return store.scheme == "unix" or (store.scheme in REDIS_SCHEMES and is_here)

@@ -49,7 +49,7 @@ def test_strict_worker_does_not_start_on_a_broker_that_evicts(start, fresh_redis
     worker = start(**{fleet_app.STRICT: "1"})
 
     assert worker.wait_exited(PATIENCE_SECONDS) != 0
-    assert "SG144 the broker may evict messages: maxmemory-policy is allkeys-lru" in worker.log()
+    assert "SG144 the broker may evict messages or records: maxmemory-policy is allkeys-lru" in worker.log()
 
 
 def test_other_worker_says_so_and_works(start, fresh_redis):
@@ -57,7 +57,7 @@ def test_other_worker_says_so_and_works(start, fresh_redis):
     evict(fresh_redis)
     worker = start().wait_ready()
 
-    assert "SG144 the broker may evict messages" in worker.log()
+    assert "SG144 the broker may evict messages or records" in worker.log()
 
 
 def test_worker_says_once_that_the_fleet_is_not_known_and_comes_back(start, fresh_redis, namespace):

@@ -49,6 +49,27 @@ def test_broker_that_evicts_is_told(make_app, server, limit):
     assert "maxmemory-policy is allkeys-lru" in asked(make_app, server)["SG144"].text
 
 
+@pytest.mark.parametrize(("in_broker", "expected"), [(True, ["SG144"]), (False, [])])
+def test_eviction_of_what_has_a_ttl_is_told_of_records_alone(make_app, server, in_broker, expected):
+    """`volatile-lru` is the default of some providers: no message has a TTL, and every record has."""
+    configure(server, maxmemory="100mb", maxmemory_policy="volatile-lru")
+    findings = ask(
+        make_app(server.url, safeguards_store_url=server.url if in_broker else "redis://elsewhere/0")
+    ).findings
+
+    assert expected == [each.id for each in findings if each.is_refused]
+    assert all("the records of the safeguards" in each.text for each in findings if each.is_refused)
+
+
+def test_snapshots_that_are_not_told_are_not_known(make_app, server, monkeypatch):
+    """Some servers that speak Redis's protocol answer CONFIG GET with nothing: that is no "none are saved"."""
+    configure(server, appendonly="no")
+    monkeypatch.setattr("redis.Redis.config_get", lambda *_: {})
+    finding = asked(make_app, server)["SG145"]
+
+    assert (Severity.UNKNOWN, False) == (finding.severity, finding.is_refused)
+
+
 @pytest.mark.parametrize(("save", "expected"), [("", "SG145"), ("900 1", "SG146")])
 def test_broker_without_a_log_is_told(make_app, server, save, expected):
     """A restart forgets every message, or the last minutes of them."""
