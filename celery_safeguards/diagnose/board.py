@@ -12,24 +12,31 @@ same server by TLS, Sentinel or a socket; nothing is kept open that a child coul
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from kombu.exceptions import KombuError
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from celery_safeguards._compat import broker_client
 from celery_safeguards._redis import Script
 from celery_safeguards.clock import Clock, to_seconds
 from celery_safeguards.diagnose.fleet import WorkerReport
-from celery_safeguards.errors import StoreUnavailable
+from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 KEY = "sg:fleet:v1"
 """The hash's name, behind the broker's `global_keyprefix`."""
 ANSWER_SECONDS = 2.0
+_ONE_CALL_OF_BOTO = {
+    "connect_timeout": ANSWER_SECONDS,
+    "read_timeout": ANSWER_SECONDS,
+    "retries": {"total_max_attempts": 1},
+}
 _SCRIPT = Script.of("diagnose/fleet.lua")
 
 
@@ -109,19 +116,41 @@ def open_channel(connection: Any) -> Iterator[Any]:
 
     Raises:
         StoreUnavailable: the broker did not answer, or refused.
+        ConfigurationError: kombu cannot open it by these options.
 
     """
     copied = connection.clone()
-    if copied.transport.driver_type == "redis":
-        limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS, "socket_keepalive": True}
-        copied.transport_options = {**copied.transport_options, **limits}
+    copied.transport_options = _bounded(copied.transport.driver_type, copied.transport_options)
     try:
         with copied:
-            # Kombu would try again for as long as it is let.
-            copied.ensure_connection(max_retries=1, interval_start=0, timeout=ANSWER_SECONDS)
+            _connect(copied)
             yield copied.channel()
     except _away_errors(copied) as error:
         raise StoreUnavailable(f"broker at {copied.as_uri()}: {error}") from error
+
+
+def _connect(connection: Any) -> None:
+    # Sentinels are named the same way, and each connection asks all of them.
+    brokers = 1 if "sentinel" in str(connection.transport_cls) else max(1, len(connection.alt))
+    try:
+        # Kombu would try again for as long as it is let; each time it takes the next of the brokers.
+        connection.ensure_connection(
+            max_retries=max(1, brokers - 1), interval_start=0, timeout=ANSWER_SECONDS * brokers
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"broker at {connection.as_uri()}: {error}") from error
+
+
+def _bounded(driver_type: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a transport's options with an end for every round trip."""
+    if driver_type == "sqs":
+        return {**options, "client-config": {**(options.get("client-config") or {}), **_ONE_CALL_OF_BOTO}}
+    if driver_type != "redis":
+        return dict(options)
+    limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS, "socket_keepalive": True}
+    # Where these are given, redis-py takes no limit over from the others (redis-py 8, `sentinel.py`).
+    of_sentinels = {**(options.get("sentinel_kwargs") or {}), **limits, "retry": Retry(NoBackoff(), 0)}
+    return {**options, **limits, "sentinel_kwargs": of_sentinels}
 
 
 def _away_errors(connection: Any) -> tuple[type[Exception], ...]:

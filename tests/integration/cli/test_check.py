@@ -158,6 +158,25 @@ def test_sqs_that_refuses_ends_with_3(check, monkeypatch):
     assert "not yours" in done.stdout
 
 
+def test_sqs_that_does_not_answer_is_not_waited_for(check, monkeypatch):
+    """Boto waits a minute for each of five answers; a deployment would take the check for hung."""
+    sqs, errors = pytest.importorskip("kombu.transport.SQS"), pytest.importorskip("botocore.exceptions")
+    found = []
+
+    def note(self, *_):
+        found.append(self.sqs().meta.config)
+        raise errors.ClientError({"Error": {"Code": "AccessDenied", "Message": "not yours"}}, "ListQueues")
+
+    monkeypatch.setattr(sqs.Channel, "_update_queue_cache", note)
+    options = {"region": "eu-central-1", "client-config": {"tcp_keepalive": True}}
+
+    assert 3 == check("sqs://key:secret@", broker_transport_options=options).exit_code
+    assert {(2.0, 2.0, 1, True)} == {
+        (each.connect_timeout, each.read_timeout, each.retries["total_max_attempts"], each.tcp_keepalive)
+        for each in found
+    }
+
+
 def test_transport_that_is_not_here_is_a_usage_error(check):
     """No worker would run; a crash would be taken for a finding."""
     done = check("nosuch://host")
@@ -180,6 +199,7 @@ def test_setting_that_cannot_hold_is_a_usage_error(check):
         ("memory://", {"worker_prefetch_multiplier": None}, "worker_prefetch_multiplier=None: give a whole number"),
         ("memory://", {"worker_concurrency": "many"}, "worker_concurrency='many': give a whole number"),
         ("redis://:secret@host:port/0", {}, "broker_url is no URL"),
+        ("sentinel://:secret@127.0.0.1:1", {}, "'master_name' transport option must be specified"),
     ],
 )
 def test_setting_of_celery_that_cannot_hold_is_a_usage_error(check, broker, settings, said):

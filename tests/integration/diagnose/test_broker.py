@@ -2,6 +2,9 @@
 What a live Redis broker says of itself, and what an open channel has for a visibility timeout.
 """
 
+import contextlib
+import socket
+
 import pytest
 from redis.exceptions import RedisError
 
@@ -151,6 +154,50 @@ def test_frozen_broker_ends_the_question_in_time(make_app, server):
             pytest.fail("a frozen server answered")
     finally:
         server.thaw()
+
+
+@pytest.fixture
+def silent():
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def port_of(listening):
+    return listening.getsockname()[1]
+
+
+def taken_by(listening):
+    """Return how many connections were made."""
+    listening.setblocking(False)
+    taken = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            taken.append(listening.accept()[0])
+    for each in taken:
+        each.close()
+    return len(taken)
+
+
+@pytest.mark.parametrize("options", [{}, {"sentinel_kwargs": {"password": "secret"}}])
+def test_silent_sentinel_is_asked_no_longer_than_a_silent_broker(make_app, silent, options):
+    """redis-py asks it eleven times, and before version 8 the first for ever where it has options of its own."""
+    app = make_app(f"sentinel://127.0.0.1:{port_of(silent)}", broker_transport_options={"master_name": "m", **options})
+
+    with pytest.raises(StoreUnavailable), open_channel(app.connection_for_read()):
+        pytest.fail("nobody answered")
+    assert taken_by(silent) <= 2
+
+
+def test_broker_behind_those_that_are_away_is_asked(make_app, server, silent):
+    """A worker fails over to it; whoever gives up before would call unknown what is there."""
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    refused, quiet = make_app(server.url), make_app(server.url)
+    refused.conf.broker_url = [away, away, server.url]
+    quiet.conf.broker_url = [f"redis://127.0.0.1:{port_of(silent)}/0", server.url]
+
+    assert ask(refused).visibility.is_live
+    assert ask(quiet).visibility.is_live
 
 
 def test_errors_of_the_block_stay_what_they_are(make_app, server):
