@@ -2,7 +2,8 @@
 What the queues of SQS have for a visibility timeout: each its own, whatever kombu's option says.
 
 Kombu's option is for queues that it makes; one that exists keeps what it was made with, and predefined queues are never
-made by it. Tasks are measured against the shortest of those that are consumed.
+made by it: what they have is compared with an option that somebody has set alone. Tasks are measured against the
+shortest of those that are consumed.
 """
 
 import logging
@@ -28,6 +29,7 @@ def sqs_visibility(channel: Any, visibility: Visibility, queues: Iterable[str]) 
 
     """
     found, timeouts = [], []
+    is_said = channel.connection.client.transport_options.get("visibility_timeout") is not None
     for queue in queues:
         try:
             timeout = sqs_timeout_seconds(channel, queue)
@@ -36,7 +38,7 @@ def sqs_visibility(channel: Any, visibility: Visibility, queues: Iterable[str]) 
             found.append(Finding("SG141", f"queue {queue!r} could not be asked: {type(error).__name__}: {error}"))
             continue
         timeouts.append(timeout)
-        if timeout != visibility.timeout_seconds:
+        if timeout != visibility.timeout_seconds and (is_said or not channel.predefined_queues):
             found.append(
                 Finding(
                     "SG149",

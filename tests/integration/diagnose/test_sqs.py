@@ -68,6 +68,17 @@ def test_queue_that_has_the_same_timeout_has_nothing_to_be_said(sqs, make_sqs_ap
     assert [] == [each for each in ask(app).findings if each.severity is not Severity.INFO]
 
 
+@pytest.mark.parametrize(("option", "expected"), [({}, []), ({"visibility_timeout": 600}, ["SG149"])])
+def test_predefined_queue_may_have_what_it_has(sqs, make_sqs_app, namespace, option, expected):
+    """Kombu makes none of them, so that its default for new ones is nobody's wish; an option that is set is."""
+    url = sqs.create_queue(QueueName=namespace, Attributes={"VisibilityTimeout": "60"})["QueueUrl"]
+    who = {"access_key_id": "key", "secret_access_key": "secret", "region": REGION}
+    answer = ask(make_sqs_app(predefined_queues={namespace: {"url": url, **who}}, **option))
+
+    assert 60.0 == answer.visibility.timeout_seconds
+    assert expected == [each.id for each in answer.findings if each.severity is not Severity.INFO]
+
+
 def test_queue_that_cannot_be_asked_is_not_known_to_be_fine(sqs, make_sqs_app, namespace):
     """It may be made by then, or be another account's."""
     unknown = [each for each in ask(make_sqs_app()).findings if each.severity is Severity.UNKNOWN]
