@@ -296,9 +296,19 @@ def offer_secret(secret: str | None) -> None:
     _offered_secret = secret
 
 
+def namespaced_prefix(app: Any) -> str | None:
+    """
+    Return what our settings begin with under an app's namespace, in capitals; None: it has none.
+
+    Celery takes a namespace with its underscore or without, and for one in small letters names in small letters (celery
+    5.7, `utils/collections.py`, `ConfigurationView`).
+    """
+    return f"{app.namespace.rstrip('_')}_{PREFIX}".upper() if app.namespace else None
+
+
 def _given(app: Any) -> dict[str, Any]:
     """Return our settings: `safeguards_x`, or `CELERY_SAFEGUARDS_X` under Celery's namespace, as Django has them."""
-    long = f"{app.namespace}_{PREFIX}".upper() if app.namespace else None
+    long = namespaced_prefix(app)
     by_long, by_short = {}, {}
     # By name, not `items()`: Django's settings, while a test overrides one, list names that they do not give.
     for name in app.conf:
@@ -306,8 +316,8 @@ def _given(app: Any) -> dict[str, Any]:
             continue
         if name.startswith(PREFIX):
             by_short[name.removeprefix(PREFIX)] = app.conf[name]
-        elif long is not None and name.startswith(long):
-            by_long[name.removeprefix(long).lower()] = app.conf[name]
+        elif long is not None and name.upper().startswith(long):
+            by_long[name[len(long) :].lower()] = app.conf[name]
     return {name: value for given in (by_long, by_short) for name, value in given.items() if value is not None}
 
 

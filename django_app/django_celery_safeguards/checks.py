@@ -32,7 +32,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import DatabaseError, InterfaceError
 
 from celery_safeguards._compat import made_app
-from celery_safeguards.conf import Settings
+from celery_safeguards.conf import Settings, namespaced_prefix
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.findings import KINDS, Finding, Severity
 from celery_safeguards.wiring import open_stores
@@ -120,7 +120,7 @@ def _of_finding(finding: Finding) -> CheckMessage:
 
 
 def _unread(app: Any) -> Iterator[CheckMessage]:
-    prefix = f"{app.namespace}_{_OURS}".upper() if app.namespace else None
+    prefix = namespaced_prefix(app)
     load = 'app.config_from_object("django.conf:settings", namespace="CELERY")'
     for name in sorted(dir(settings)):
         ours = name.partition(_OURS)[2].lower()

@@ -69,6 +69,21 @@ def test_settings_are_read_under_celerys_namespace_as_django_projects_have_them(
     assert (settings.namespace, settings.lease_seconds) == ("shop", 45)
 
 
+@pytest.mark.parametrize(("namespace", "prefix"), [("CELERY_", "CELERY_"), ("shop", "shop_"), ("shop_", "shop_")])
+def test_namespace_is_read_as_celery_reads_it(namespace, prefix):
+    """With its underscore or not, in capitals or not: Celery heeds its own settings there, and ours must be, too."""
+
+    def cased(name):
+        return f"{prefix}{name}" if prefix.isupper() else f"{prefix}{name}".lower()
+
+    module = type("Module", (), {cased("TASK_ACKS_LATE"): True, cased("SAFEGUARDS_LEASE_SECONDS"): 45})
+    with Celery("conf", set_as_current=False) as app:
+        app.config_from_object(module, namespace=namespace)
+
+        assert app.conf.task_acks_late is True
+        assert Settings.of(app).lease_seconds == 45
+
+
 def test_unknown_name_under_celerys_namespace_is_refused():
     """A typing error in a Django settings file must not be silent."""
 
