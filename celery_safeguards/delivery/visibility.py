@@ -140,13 +140,22 @@ class Hold:
     body_seconds: float | None
     """Its own limit; None: nothing bounds it."""
 
+    early_body_seconds: float = 0.0
+    """The longest body that is acknowledged before it runs: it takes a process, and no place among what is held."""
+
+    early_body: str = ""
+    """Whose it is."""
+
     @property
     def seconds(self) -> float:
         """The least that the longest hold may be."""
-        return self.rounds * self.body_before_seconds + self.delay_seconds + (self.body_seconds or 0.0)
+        before = self.early_body_seconds + self.rounds * self.body_before_seconds
+        return before + self.delay_seconds + (self.body_seconds or 0.0)
 
     def __str__(self) -> str:
         parts = []
+        if self.early_body_seconds:
+            parts.append(f"a body acknowledged early before it of {self.early_body_seconds:g} s ({self.early_body})")
         if self.rounds and self.body_before_seconds:
             bodies = "body" if self.rounds == 1 else "bodies"
             parts.append(f"{self.rounds} {bodies} before it x {self.body_before_seconds:g} s ({self.body_before})")
@@ -162,7 +171,8 @@ def rounds_before(prefetch_multiplier: int) -> int | None:
     Return how many bodies a message may wait for in its worker; None: without limit.
 
     A worker holds multiplier x processes messages, those that run included: the last of them waits for
-    multiplier - 1 bodies of its process (celery 5.7, `worker/consumer/consumer.py`).
+    multiplier - 1 bodies of its process (celery 5.7, `worker/consumer/consumer.py`), and for one more that was
+    acknowledged before it ran, and so is not among them.
     """
     return None if prefetch_multiplier < 1 else prefetch_multiplier - 1
 

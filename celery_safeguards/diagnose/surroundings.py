@@ -27,6 +27,8 @@ class Surroundings:
     prefetch_multiplier: int
     """0: without limit; 1 where nothing is taken before there is room for it."""
     consumer_timeout_seconds: float
+    takes_ahead: bool = True
+    """Whether a message is taken while each process has work that is acknowledged already."""
     are_delays_native: bool = False
     """Whether RabbitMQ keeps delayed messages itself, so that no worker holds them."""
 
@@ -92,6 +94,7 @@ def _surroundings(
         pool=pool,
         concurrency=concurrency,
         prefetch_multiplier=1 if is_off else prefetch_multiplier,
+        takes_ahead=not is_off,
         consumer_timeout_seconds=Settings.of(app).consumer_timeout_seconds or CONSUMER_TIMEOUT_SECONDS,
         are_delays_native=visibility.broker == "amqp" and _are_delays_native(app),
     )

@@ -54,8 +54,9 @@ def _held_too_long(app: Any, around: Surroundings) -> Iterator[Finding]:
             f"{around.patience_name} of {patience:g} s; give 1",
         )
     is_amqp, before = around.visibility.broker == "amqp", _longest_body(app)
+    early = _longest_body(app, early_alone=True) if around.takes_ahead else ("", 0.0)
     for name, task in late:
-        hold = _hold_of(task, around, rounds or 0, before)
+        hold = _hold_of(task, around, rounds or 0, before, early)
         budget = budget_of(task, schedule_timeout_seconds(around))
         if hold.seconds <= patience or any(f.id == "SG110" for f in schedule_findings(name, task.policy.retry, budget)):
             continue
@@ -70,24 +71,27 @@ def _held_too_long(app: Any, around: Surroundings) -> Iterator[Finding]:
         yield Finding("SG150" if is_amqp else "SG104", f"{name}: {hold}, above {limit}; {remedy}")
 
 
-def _longest_body(app: Any) -> tuple[str, float]:
+def _longest_body(app: Any, *, early_alone: bool = False) -> tuple[str, float]:
     """Return which task's body may take longest, and its limit; tasks without one are not known to."""
-    limits = {name: limit for name, each in [*guarded(app), *unguarded(app)] if (limit := _limit(each)) is not None}
+    every = [(name, task) for name, task in [*guarded(app), *unguarded(app)] if not (early_alone and task.acks_late)]
+    limits = {name: limit for name, each in every if (limit := _limit(each)) is not None}
     longest = max(limits, key=lambda name: limits[name], default="")
     return longest, limits.get(longest, 0.0)
 
 
-def _hold_of(task: Any, around: Surroundings, rounds: int, before: tuple[str, float]) -> Hold:
+def _hold_of(task: Any, around: Surroundings, rounds: int, before: tuple[str, float], early: tuple[str, float]) -> Hold:
     delay = 0.0 if around.are_delays_native else longest_delay_seconds(task.policy.retry)
     if not around.are_delays_native and (task.plan is not None or task.lock_plan is not None):
         delay = max(delay, Wiring.of(task.app).settings.deferral_cap_seconds)
-    body_before, body_before_seconds = before
+    (body_before, body_before_seconds), (early_body, early_body_seconds) = before, early
     return Hold(
         rounds=rounds,
         body_before_seconds=body_before_seconds,
         body_before=body_before,
         delay_seconds=delay,
         body_seconds=_limit(task),
+        early_body_seconds=early_body_seconds,
+        early_body=early_body,
     )
 
 

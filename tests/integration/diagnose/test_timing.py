@@ -35,12 +35,28 @@ def test_backoff_near_the_timeout_is_found_if_neighbours_eat_the_margin(make_app
 def test_the_longest_body_of_all_is_before_it(make_app):
     """A worker holds messages of every task: the quick one waits behind the slow one, that nobody guards."""
     app = make_app(broker_transport_options={"visibility_timeout": 310}, worker_prefetch_multiplier=4)
-    app.task(body, name="shop.report", shared=False, time_limit=110)
+    app.task(body, name="shop.report", shared=False, time_limit=110, acks_late=True)
     guard(app, "shop.quick", time_limit=5)
 
     assert (
         "3 bodies before it x 110 s (shop.report) + its limit of 5 s = 335 s" in found_in(app, unrenewed(app))["SG104"]
     )
+
+
+@pytest.mark.parametrize("kind", ["plain", "at most once"])
+def test_body_that_is_acknowledged_early_is_before_it_as_well(make_app, kind):
+    """It does not count against the prefetch: with a multiplier of 1 a worker holds a message behind it."""
+    app = make_app(broker_transport_options={"visibility_timeout": 310}, worker_prefetch_multiplier=1)
+    if kind == "plain":
+        app.task(body, name="shop.report", shared=False, time_limit=306)
+    else:
+        guard(app, "shop.report", Safeguards(at_most_once=True), time_limit=306)
+    guard(app, "shop.quick", time_limit=5)
+    text = found_in(app, unrenewed(app))["SG104"]
+    app.conf.worker_disable_prefetch = True
+
+    assert "a body acknowledged early before it of 306 s (shop.report) + its limit of 5 s = 311 s" in text
+    assert "SG104" not in found_in(app, unrenewed(app))
 
 
 def test_prefetch_that_is_off_lets_nothing_wait(make_app):
