@@ -9,11 +9,12 @@ itself, so each says what it works with, and reads what the others say.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery_safeguards.diagnose.tasks import named
 from celery_safeguards.findings import Finding
+from celery_safeguards.stored_types import known_fields, require_types
 
 _DRIFT_SHARE = 10
 """A clock may be off by one part of so many of the visibility timeout."""
@@ -45,11 +46,19 @@ class WorkerReport:
         return {**asdict(self), "queues": list(self.queues)}
 
     @classmethod
-    def from_plain(cls, worker: str, plain: dict[str, Any]) -> "WorkerReport":
-        """Read what a worker of another version may have written: what is not known here is left out."""
-        known = {field.name for field in fields(cls)} - {"worker", "queues"}
-        queues = tuple(str(each) for each in plain.get("queues", ()))
-        return cls(worker=worker, queues=queues, **{name: plain[name] for name in known & plain.keys()})
+    def from_plain(cls, worker: str, plain: Any) -> "WorkerReport":
+        """
+        Read what a worker of another version may have written: what is not known here is left out.
+
+        Raises:
+            TypeError: a value that no worker says.
+
+        """
+        if not isinstance(plain, dict):
+            raise TypeError("it is no mapping")
+        given = {**known_fields(cls, plain), "worker": worker}
+        require_types(cls, given)
+        return cls(**{**given, "queues": tuple(given.get("queues", ()))})
 
     def __str__(self) -> str:
         timeout = "none" if self.timeout_seconds is None else f"{self.timeout_seconds:g} s"

@@ -122,7 +122,9 @@ def test_report_that_cannot_be_read_is_left_out(connection, redis_client, namesp
     board = Board(connection, 30, SystemClock())
     board.write(WorkerReport(worker="a@h"))
     ours = redis_client.hget(f"{namespace}.{KEY}", "a@h").split(" ")[0]
-    for name, text in {"b@h": "no json", "c@h": json.dumps([1]), "d@h": "{}"}.items():
+    others = {"f@h": {"timeout_seconds": "60"}, "g@h": {"clock_offset_seconds": None}, "h@h": {"queues": 5}}
+    damaged = {name: json.dumps(plain) for name, plain in others.items()}
+    for name, text in {"b@h": "no json", "c@h": json.dumps([1]), "d@h": "{}", **damaged}.items():
         redis_client.hset(f"{namespace}.{KEY}", name, f"{ours} {text}")
     redis_client.hset(f"{namespace}.{KEY}", "e@h", "nothing")
 
