@@ -15,7 +15,7 @@ from celery_safeguards.conf import MEMORY_URL
 from celery_safeguards.delivery.visibility import Visibility, effective_visibility
 from celery_safeguards.diagnose.examining import ask_broker, examine
 from celery_safeguards.diagnose.surroundings import of_worker
-from celery_safeguards.diagnose.tasks import unbounded_transactions
+from celery_safeguards.diagnose.tasks import guarded, unbounded_transactions
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.findings import Finding, Severity
 from celery_safeguards.wiring import Wiring
@@ -47,6 +47,7 @@ class CheckStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._fleet = FleetWatch(Wiring.of(parent.app).settings.renew_every_seconds)
         self._asked: Visibility | None = None
         self._effective = ""
+        _limit_as_told(parent)
         self._tell(parent.app, [*examine(parent.app, of_worker(parent)), *unbounded_transactions(parent.app)])
         if Wiring.of(parent.app).settings.strict:
             self._tell(parent.app, objections_to(parent))
@@ -148,6 +149,19 @@ class HealthStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def shutdown(self, parent: Any) -> None:
         """End: the worker does."""
         forget_liveness(parent)
+
+
+def _limit_as_told(consumer: Any) -> None:
+    """
+    Give each guarded task without limits of its own those of `celery worker --time-limit`, as the settings do.
+
+    Celery gives them to the pool alone, where no lease, no deadline and no finding knows of them: a body that may run
+    longer than an hour would be given to another worker after that. It is done before the pool forks its children.
+    """
+    told = consumer.controller
+    for _, task in guarded(consumer.app):
+        task.time_limit = task.time_limit or told.time_limit
+        task.soft_time_limit = task.soft_time_limit or told.soft_time_limit
 
 
 def _is_process_pool(pool: Any) -> bool:

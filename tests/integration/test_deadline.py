@@ -3,9 +3,11 @@ The time that a body has: `self.safe.deadline`, and the checkpoint that ends an 
 """
 
 import pytest
+from celery import Celery
 
-from celery_safeguards import RetryPolicy, Safeguards
+from celery_safeguards import RetryPolicy, Safeguards, SafeTask
 from celery_safeguards.outcome import FailureKind
+from celery_safeguards.pipeline.budget import body_budget_seconds, lease_budget_seconds
 from tests.support.bench import LEASE_SECONDS
 
 AT_ONCE = RetryPolicy(attempts=4, base_seconds=0.1, factor=1.0, cap_seconds=0.1)
@@ -97,3 +99,33 @@ def test_checkpoint_renews_a_lease_that_is_nearly_over(bench):
     (only,) = bench.drain()
 
     assert round(LEASE_SECONDS * 0.9 * 1_000_000) == only.result
+
+
+# --- a worker's own limits
+
+
+def nothing():
+    """Be the body of a task that is not run."""
+
+
+def test_limits_that_a_worker_is_started_with_are_those_of_its_leases_and_deadlines():
+    """A body that may run for two hours by `--time-limit` would be given to another worker after one."""
+    with Celery("limited", broker="memory://", set_as_current=False) as app:
+        app.conf.safeguards_store_url = "memory://"
+        options = {"base": SafeTask, "safeguards": Safeguards(repeatable=True), "shared": False}
+        free = app.task(nothing, name="free", **options)
+        own = app.task(nothing, name="own", time_limit=50, **options)
+        app.WorkController(pool="solo", time_limit=7200, soft_time_limit=7000)
+
+        budgets = [(lease_budget_seconds(task, None), body_budget_seconds(task, None)) for task in (free, own)]
+
+    assert budgets == [(7230, 7000), (80, 50)]
+
+
+def test_celery_tells_the_pool_alone_of_the_limits_that_a_worker_is_started_with():
+    """The control, on a task that nobody guards."""
+    with Celery("limited", broker="memory://", set_as_current=False) as app:
+        plain = app.task(nothing, name="plain", shared=False)
+        app.WorkController(pool="solo", time_limit=7200)
+
+    assert plain.time_limit is None
