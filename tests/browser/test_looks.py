@@ -199,6 +199,23 @@ def test_rows_of_lists_are_no_towers_on_a_phone(log_in, desk):
     assert lines == 1
 
 
+def test_lists_show_all_their_columns_on_a_desk(log_in, desk):
+    """A column that is only there for who scrolls sideways within a table is not there at three in the morning."""
+    letter = desk.bury(error_type=f"shop.Wide{uuid.uuid4().hex}", error_message="a long " * 40)
+    desk.claim("desk.charge", f"payment:{uuid.uuid4().hex}")
+    _take(desk, f"order:{uuid.uuid4().hex}")
+    desk.store(lambda _: make_job(desk.app, named([letter.id]), "ann"))
+    page = log_in("ann", viewport=DESK)
+
+    hidden = {}
+    for path in (LETTERS, GROUPS, REPLAYS, RECORDS, LOCKS):
+        page.goto(desk.url + path)
+        table = page.locator("#result_list")
+        hidden[path] = table.evaluate("table => table.scrollWidth - table.parentElement.clientWidth")
+
+    assert {} == {path: pixels for path, pixels in hidden.items() if pixels > 0}
+
+
 def test_what_cannot_be_edited_has_its_names_on_a_phone(log_in, desk):
     """Three values below each other, without the heads of their columns, do not say which of them is the copy's."""
     letter = desk.bury()

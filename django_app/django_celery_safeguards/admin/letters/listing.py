@@ -37,7 +37,7 @@ _TASKS_AT_MOST = 500
 class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport, LetterPage, ReadOnlyAdmin):
     """Work that failed for good."""
 
-    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "attempts", "failed", "name")
+    list_display = ("state_and_kind", "task_and_key", "reason_and_error", "failed", "name")
     list_display_links = ("task_and_key",)
     list_filter = (GroupFilter, LetterStateFilter, KindFilter, LastFailedFilter, TaskFilter)
     ordering = ("-last_failed_us", "-id")
@@ -130,10 +130,10 @@ class DeadLetterAdmin(LetterEditing, LetterErasing, LetterActions, LetterExport,
 
     @admin.display(description="failed")
     def failed(self, obj: Any) -> SafeString:
-        """In UTC, and how long ago."""
-        last, first = presenting.stamp(obj.last_failed_us), presenting.stamp(obj.first_failed_us)
-        since = () if first == last else ("; first ", first)
-        return presenting.below(last, presenting.joined(presenting.age(obj.last_failed_us), " ago", *since))
+        """In UTC, and how long ago; its page tells when it failed first."""
+        last, first = presenting.age(obj.last_failed_us), presenting.age(obj.first_failed_us)
+        ago = presenting.joined(last, " ago", *(() if first == last else ("; first ", first, " ago")))
+        return presenting.below(presenting.stamp(obj.last_failed_us), ago)
 
 
 def _terms() -> Any:
