@@ -14,7 +14,8 @@ its work a second time beside it; who means to give the work up discards it.
 from dataclasses import replace
 
 from celery_safeguards.deadletter.changes import Change, or_now, require_said, require_state
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, State
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
 

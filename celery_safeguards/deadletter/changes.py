@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from celery_safeguards.attempts import joined
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated, State
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated, State
 from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError

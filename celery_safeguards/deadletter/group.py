@@ -24,14 +24,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from celery_safeguards.conf import MOST_RELEASE_CHARS
-from celery_safeguards.deadletter.letter import (
-    MAX_HISTORY,
-    HistoryEntry,
-    Letter,
-    LetterUnreadable,
-    State,
-    history_of,
-)
+from celery_safeguards.deadletter.history import MAX_HISTORY, HistoryEntry, history_of
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable, State
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.deadletter.wire import dumps
 from celery_safeguards.errors import ConfigurationError, SafeguardsError

@@ -22,16 +22,15 @@ from typing import Any, Literal, Self
 
 from celery_safeguards.attempts import MOST_IN_LETTER, FailedAttempt, joined, read_attempts
 from celery_safeguards.deadletter.fingerprint import fingerprint_of
+from celery_safeguards.deadletter.history import MAX_HISTORY, HistoryEntry, history_of
 from celery_safeguards.deadletter.text import ErrorText, clean_text, storable
 from celery_safeguards.deadletter.wire import WireMessage, dumps, loads
 from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.headers import ATTEMPTS, EDITED_FROM
 from celery_safeguards.outcome import FailureKind
-from celery_safeguards.stored_types import known_fields, names_of_fields, require_row, require_types
+from celery_safeguards.stored_types import known_fields, names_of_fields, require_types
 
 FORMAT = 1
-MAX_HISTORY = 100
-MAX_DETAIL_CHARS = 1_000
 MOST_EARLIER_IDS = 20
 _CAPPED_TEXT_CHARS = 2_000
 
@@ -53,40 +52,6 @@ class LetterTruncated(SafeguardsError):
 
 class LetterErased(LetterTruncated):
     """Raised to a replay or an edit of a letter whose content was erased."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
-    """Something that was done to a letter: when (wall clock), what, by whom (None: by the system), and details."""
-
-    at_seconds: float
-    what: str
-    who: str | None = None
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "what", clean_text(self.what, MAX_DETAIL_CHARS))
-        object.__setattr__(self, "detail", clean_text(self.detail, MAX_DETAIL_CHARS))
-        if self.who is not None:
-            object.__setattr__(self, "who", clean_text(self.who, MAX_DETAIL_CHARS))
-
-    @property
-    def plain(self) -> list[Any]:
-        """It as stores write it."""
-        return [self.at_seconds, self.what, self.who, self.detail]
-
-
-def history_of(plain: Sequence[Sequence[Any]]) -> tuple[HistoryEntry, ...]:
-    """
-    Return what `HistoryEntry.plain` has made of a history.
-
-    Raises:
-        TypeError: it holds a value of another type; ValueError: an entry has more or fewer.
-
-    """
-    for row in plain:
-        require_row(HistoryEntry, row)
-    return tuple(HistoryEntry(at_seconds=at, what=what, who=who, detail=detail) for at, what, who, detail in plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ once more, as open. The least retention is an hour.
 """
 
 from celery_safeguards.deadletter.group import LetterGroup
-from celery_safeguards.deadletter.letter import MAX_HISTORY, Letter, State
+from celery_safeguards.deadletter.history import MAX_HISTORY
+from celery_safeguards.deadletter.letter import Letter, State
 from celery_safeguards.printable import duration, when
 
 OVER: tuple[State, ...] = ("closed", "discarded")

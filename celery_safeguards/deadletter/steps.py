@@ -5,7 +5,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from celery_safeguards.deadletter import archiving, changes, group
 from celery_safeguards.deadletter.group import GroupStatus, LetterGroup
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.deadletter.port.grouping import as_it_is
 from celery_safeguards.errors import SafeguardsError
 

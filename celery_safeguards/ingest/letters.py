@@ -30,7 +30,8 @@ from typing import Any
 from kombu.serialization import prepare_accept_content
 
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.deadletter.letter import MAX_DETAIL_CHARS, HistoryEntry, Letter, LetterUnreadable
+from celery_safeguards.deadletter.history import MAX_DETAIL_CHARS, HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.deadletter.text import ErrorText, clean_text
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import KeyRefused

@@ -26,7 +26,8 @@ from kombu.utils import json as kombu_json
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.deadletter.changes import require_found, require_state
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.ledger.record import RecordUnreadable

@@ -8,7 +8,7 @@ import pytest
 
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.attempts import FailedAttempt
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.ledger.record import State
 from tests.browser.pages import GROUPS, LETTERS, LOCKS, RECORDS, REPLAYS
 from tests.browser.test_editing import FORM, check, path_of_edit

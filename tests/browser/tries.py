@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from celery_safeguards.admission.store import RecordKey
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.jobs.steps import declared, taken
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import LockAsk

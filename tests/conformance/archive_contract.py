@@ -4,7 +4,8 @@ What every store of dead letters must do about letters that are put away: give a
 
 import pytest
 
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.refusals import LetterNotOpen, NoSuchLetter
 from celery_safeguards.errors import ConfigurationError
 from tests.conformance.deadletter_contract import NOON, RACERS, bring_to, letter, race, second_burial, walk

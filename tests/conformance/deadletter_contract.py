@@ -10,7 +10,8 @@ import pytest
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import look_at
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen, NoSuchLetter
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError

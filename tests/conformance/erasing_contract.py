@@ -8,7 +8,8 @@ import pytest
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import look_at
-from celery_safeguards.deadletter.letter import HistoryEntry, LetterErased
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import LetterErased
 from celery_safeguards.deadletter.refusals import LetterChanged, LetterNotOpen
 from celery_safeguards.deadletter.terms import argument_term, name_term
 from celery_safeguards.errors import ConfigurationError

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from celery_safeguards.deadletter.group import HOUR_SECONDS, MOST_HOURS, MOST_RELEASES, GroupHasMoved, NoSuchGroup
-from celery_safeguards.deadletter.letter import MAX_HISTORY, STATES
+from celery_safeguards.deadletter.history import MAX_HISTORY
+from celery_safeguards.deadletter.letter import STATES
 from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.errors import ConfigurationError
 from celery_safeguards.outcome import FailureKind

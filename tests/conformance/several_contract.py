@@ -5,7 +5,8 @@ What every store of dead letters must do about several letters at once: give a `
 from collections import Counter
 from dataclasses import replace
 
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterTruncated
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterTruncated
 from celery_safeguards.deadletter.refusals import LetterNotOpen, NoSuchLetter
 from tests.conformance.deadletter_contract import NOON, RACERS, letter, race
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.changes import closing
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.deadletter.shown.export import columns, head, line, row_of, unreadable_row
 from celery_safeguards.deadletter.wire import WireMessage
 from tests.conformance.deadletter_contract import NOON, letter

@@ -17,14 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_safeguards.deadletter.letter import (
-    MAX_HISTORY,
-    HistoryEntry,
-    Letter,
-    LetterTooNew,
-    LetterTruncated,
-    LetterUnreadable,
-)
+from celery_safeguards.deadletter.history import MAX_HISTORY, HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterTooNew, LetterTruncated, LetterUnreadable
 from celery_safeguards.deadletter.refusals import LetterNotOpen
 from celery_safeguards.deadletter.text import ErrorText, clean_text, describe_error
 from celery_safeguards.deadletter.wire import BODY_HEAD_BYTES, WireMessage

@@ -15,7 +15,7 @@ from kombu.utils.json import dumps
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.conf import Settings
 from celery_safeguards.deadletter.arguments import arguments_of, plain_of
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.deadletter.shown import redaction
 from celery_safeguards.deadletter.shown.masking import FAILED, MASK
 from celery_safeguards.deadletter.shown.redaction import Redaction

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_safeguards.deadletter import archiving, changes
-from celery_safeguards.deadletter.letter import MAX_HISTORY
+from celery_safeguards.deadletter.history import MAX_HISTORY
 from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
 from tests.conformance.deadletter_contract import NOON, letter, second_burial
 

@@ -9,7 +9,8 @@ import pytest
 
 from celery_safeguards.attempts import FailedAttempt
 from celery_safeguards.deadletter.group import LetterGroup, ReleaseFailures
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter, LetterUnreadable
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter, LetterUnreadable
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.jobs.job import ReplayJob
 from celery_safeguards.jobs.refusals import JobUnreadable

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.errors import SafeguardsError
 
 

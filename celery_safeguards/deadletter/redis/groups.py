@@ -17,7 +17,8 @@ from celery_safeguards.deadletter.group import (
     sample_of,
     status_of,
 )
-from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable, history_of
+from celery_safeguards.deadletter.history import history_of
+from celery_safeguards.deadletter.letter import STATES, Letter, LetterUnreadable
 from celery_safeguards.deadletter.port.reading import GroupPage
 from celery_safeguards.deadletter.redis.pages import Places, page_of
 from celery_safeguards.deadletter.retention import is_forgotten

@@ -9,7 +9,8 @@ What a letter's history says of its edited copies.
 import re
 
 from celery_safeguards.deadletter.changes import EDIT_BEGUN
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.printable import when
 
 EDITED = "edited as new"

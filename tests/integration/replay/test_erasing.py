@@ -15,7 +15,7 @@ from kombu.utils.json import dumps
 from celery_safeguards import Idempotent, Safeguards, SafeTask
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.conf import Settings
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.deadletter.spool import Spool
 from celery_safeguards.deadletter.wire import WireMessage
 from celery_safeguards.errors import ConfigurationError

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db.models import BooleanField, Value
 
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from django_celery_safeguards.admin.pages.rights import may
 
 CODENAME = "view_payload_deadletter"

@@ -15,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from celery_safeguards.clock import to_seconds, to_us
-from celery_safeguards.deadletter.letter import HistoryEntry
+from celery_safeguards.deadletter.history import HistoryEntry
 from celery_safeguards.deadletter.text import clean_text
 from celery_safeguards.printable import clean, clean_lines, duration, when
 from celery_safeguards.replay.outlook import Outlook
