@@ -7,7 +7,7 @@ import click
 from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.options import as_json
-from celery_safeguards.cli.text import complain, print_fields, print_json, say
+from celery_safeguards.cli.text import complain, print_fields, print_json, quoted_text_hint, say
 from celery_safeguards.clock import to_seconds
 from celery_safeguards.deadletter.letter import LetterUnreadable
 from celery_safeguards.ledger.record import Record, State
@@ -53,7 +53,8 @@ def show(ctx: click.Context, key: str, task: str | None, scope: str | None, as_j
             print_fields((name.replace("_", " "), value) for name, value in plain.items() if value not in ("", [], {}))
             say()
     if not records:
-        complain(f"no record of {key} in {', '.join(scopes) or 'any scope: this app has no idempotent task'}")
+        where = ", ".join(scopes) or "any scope: this app has no idempotent task"
+        complain(f"no record of {key} in {where}{quoted_text_hint(key)}")
     ctx.exit(Exit.DONE if records else Exit.REFUSED)
 
 

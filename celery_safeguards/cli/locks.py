@@ -8,7 +8,7 @@ import click
 from celery_safeguards._names import host_name
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.options import as_json, login_name, require_name
-from celery_safeguards.cli.text import complain, print_fields, print_json, print_table
+from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, quoted_text_hint
 from celery_safeguards.locks.shown import describe, fields, named, span
 from celery_safeguards.locks.store import LockUnreadable
 from celery_safeguards.releasing import Look
@@ -65,7 +65,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     """
     Show one lock, by its name as `locks list` writes it, and who waits for it.
 
-    The name is the rendered key, such as order:42, and with a scope SCOPE#order:42.
+    The name is the rendered key, such as order:42 or 'stock:"A-1"', and with a scope SCOPE#order:42.
     """
     found = describe(Wiring.of(ctx.obj.app).locks, name)
     if as_json:
@@ -73,7 +73,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     elif found["fence"]:
         print_fields(fields(found))
     if not found["fence"]:
-        complain(f"nobody has held lock {name} within a day")
+        complain(f"nobody has held lock {name} within a day{quoted_text_hint(name)}")
     ctx.exit(Exit.DONE if found["fence"] else Exit.REFUSED)
 
 
@@ -98,7 +98,7 @@ def release(ctx: click.Context, *, name: str, override: bool, reason: str | None
     app = ctx.obj.app
     found = look_at(app, name)
     if not found.state.owner:
-        complain(f"nobody holds lock {name}")
+        complain(f"nobody holds lock {name}{quoted_text_hint(name)}")
         ctx.exit(Exit.REFUSED)
     may_release = found.evidence.is_dead or override
     if may_release:

@@ -42,6 +42,14 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
             say(f"{name:<18}{clean(value)}")
 
 
+def quoted_text_hint(name: str) -> str:
+    """Return what to say where a key or a lock's name was not found: a shell takes the quotes of a text in it."""
+    first, *values = name.split(":")
+    if '"' in name or all(value.isdecimal() for value in values):
+        return ""
+    return f"; a text in it has its quotes, as in '{first}:\"{':'.join(values)}\"'"
+
+
 @contextmanager
 def progress(what: str = "letter") -> Iterator[Callable[[int], None]]:
     """Tell a person how many it were so far, where nobody knows how many it will be; no file, and no other program."""

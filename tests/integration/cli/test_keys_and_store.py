@@ -62,6 +62,14 @@ def test_key_without_a_record_exits_with_1_and_names_where_it_looked(cli):
     assert {"payments", "shop.charge"} <= set(shown.stderr.strip().partition(" in ")[2].split(", "))
 
 
+def test_a_key_whose_quotes_the_shell_took_is_told_how_it_is_written(cli):
+    """Who is told that there is no record takes the work for undone."""
+    shown = cli("keys", "show", "order:A-1")
+
+    assert shown.exit_code == 1
+    assert """'order:"A-1"'""" in shown.stderr
+
+
 def test_store_is_declared_new_only_when_it_is_confirmed(redis_url, namespace):
     """Lifted under running workers, the pause lets a second body start beside the first."""
     with make_app(redis_url, redis_url, namespace) as app:

@@ -161,6 +161,15 @@ def test_show_of_no_lock_exits_with_1(cli):
     assert shown.stderr == "nobody has held lock order:9 within a day\n"
 
 
+@pytest.mark.parametrize("verb", ["show", "release"])
+def test_a_name_whose_quotes_the_shell_took_is_told_how_it_is_written(cli, verb):
+    """Who is told that nobody holds the lock believes it, and looks for the orphan elsewhere."""
+    shown = cli("locks", verb, "stock:A-1")
+
+    assert shown.exit_code == 1
+    assert """'stock:"A-1"'""" in shown.stderr
+
+
 def test_nothing_of_a_holder_reaches_the_terminal_raw(cli, held, app):
     """The name of a lock is made of a task's arguments, which strangers may choose."""
     held(NASTY, task=NASTY, worker=NASTY, host=NASTY)
