@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_safeguards.admission.changes import settled_fields
 from celery_safeguards.admission.gate import Gate
 from celery_safeguards.admission.hold import Ending, Hold
 from celery_safeguards.attempts import FailedAttempt, read_attempts
@@ -291,7 +292,8 @@ class KeyedRun:
         reason = step.decision.reason if isinstance(step.decision, Bury) else "only a person can tell what happened"
         attempt = self._attempt(f"{'quarantined' if final is State.QUARANTINED else 'buried'}: {reason}", step.cause)
         letter = delivery.letter(
-            hold.record,
+            # The start that is told of has an outcome: it is no lost one.
+            hold.record.having(**settled_fields(hold)),
             kind=step.failure.kind,
             reason=reason,
             effect_possible=effect_possible,

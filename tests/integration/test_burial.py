@@ -61,7 +61,7 @@ def test_error_that_cannot_be_pickled_or_shown_becomes_a_letter(bench, odd, is_k
     assert (last.state, type(last.result), last.result.letter_id) == ("FAILURE", DeadLettered, letter.id)
     assert letter.error_type.endswith(type(odd).__name__)
     assert type(odd).__name__ in letter.traceback
-    assert (letter.attempts, letter.task_id) == (attempts, last.task_id)
+    assert (letter.attempts, letter.lost_starts, letter.task_id) == (attempts, 0, last.task_id)
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
