@@ -109,7 +109,8 @@ def start(
     Replay letters: of a group, all that are open, or those named.
 
     They are taken down before the first is sent. Ctrl-C leaves the job for `replays run`. Exits with 0 if every letter
-    was sent and has succeeded, with 3 if the store did not answer, else with 1.
+    was sent and has succeeded, with 3 if the store did not answer, else with 1, as where one that was named is not
+    there.
     """
     if sum(map(bool, (letter_ids, is_all, fingerprint))) != 1:
         raise click.UsageError("give the letters' IDs, or --all, or --group")
@@ -122,11 +123,14 @@ def start(
     app = ctx.obj.app
     matching = Choice(fingerprint=fingerprint, task=task, kind=FailureKind(kind) if kind else None)
     choice = named(letter_ids) if letter_ids else matching
+    missing = choice.missing(app)
+    for letter_id in missing:
+        complain(f"there is no letter {letter_id} that can be read")
     if dry_run:
         asker = Asker(app, most=ask_most, seconds=_ASK_SECONDS) if ask_most else None
         seen = foresee(app, choice, may_run_twice=yes_it_may_run_twice, asker=asker)
         print_forecast(choice, seen, asker, is_each=is_each, as_json=as_json)
-        return
+        ctx.exit(Exit.REFUSED if missing else Exit.DONE)
     job = make_job(
         app,
         choice,
@@ -145,8 +149,8 @@ def start(
         raise click.Abort
     if detach:
         print_job(job, as_json=as_json)
-    else:
-        _run(ctx, job.id, as_json=as_json)
+        ctx.exit(Exit.REFUSED if missing else Exit.DONE)
+    _run(ctx, job.id, as_json=as_json, is_whole=not missing)
 
 
 @replays.command(name="list")
@@ -232,14 +236,14 @@ def _is_agreed(question: str) -> bool:
         return False
 
 
-def _run(ctx: click.Context, job_id: str, *, as_json: bool) -> None:
+def _run(ctx: click.Context, job_id: str, *, as_json: bool, is_whole: bool = True) -> None:
     app = ctx.obj.app
     with _stops_asked() as should_stop, _progress(app, job_id, is_shown=not as_json) as on_step:
         job = run_job(app, job_id, on_step=on_step, should_stop=should_stop)
     print_job(job, as_json=as_json)
     if job.status == "running":
         complain(f"left where it is: go on by `replays run {job_id}`")
-    is_well = job.status == "done" and job.tally.succeeded == job.total
+    is_well = is_whole and job.status == "done" and job.tally.succeeded == job.total
     ctx.exit(Exit.DONE if is_well else Exit.REFUSED)
 
 
@@ -274,7 +278,8 @@ def _progress(app: Any, job_id: str, *, is_shown: bool) -> Iterator[Callable[[Re
     job = Wiring.of(app).jobs.get(job_id)
     if job is None:
         raise NoSuchJob(f"there is no job {job_id}")
-    if not is_shown:
+    # Without a terminal click writes the bar's label alone.
+    if not is_shown or not sys.stderr.isatty():
         yield lambda _job: None
         return
     with click.progressbar(length=job.total, label="letters", show_pos=True, file=sys.stderr) as bar:

@@ -51,6 +51,10 @@ class Choice:
         said = ", ".join(f"{name} {value}" for name, value in given if value)
         return f"open letters of {said}" if said else "all open letters"
 
+    def missing(self, app: Any) -> tuple[str, ...]:
+        """Return the ids of those named that are not there, or cannot be read. Raises `StoreUnavailable`."""
+        return tuple(each for each in dict.fromkeys(self.letter_ids or ()) if _read(app, each) is None)
+
     def letters(self, app: Any) -> Iterator[Letter]:
         """Return the letters that are open now and can be read, those that match the newest first."""
         store = Wiring.of(app).letters

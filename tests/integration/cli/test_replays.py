@@ -72,7 +72,9 @@ def test_a_replay_of_all_sends_what_the_filters_choose(cli, app, bury, plain):
     assert (queued(app), state_of(app, "other")) == (2, "open")
 
 
-def test_success_of_all_is_exit_code_0(cli, app, worker):
+@pytest.mark.parametrize(("missing", "code"), [([], 0), (["gone"], 1)])
+def test_success_of_all_is_exit_code_0(cli, app, worker, missing, code):
+    """A script goes by the code; of those that it has named one may be missing."""
     app.tasks["shop.charge"].delay(7, is_broken=True)
     worker.sleep(0)
     letter, *_ = Wiring.of(app).letters.list().letters
@@ -80,9 +82,10 @@ def test_success_of_all_is_exit_code_0(cli, app, worker):
         letter.id, lambda kept: replace(kept, wire=replace(kept.wire, body=kept.wire.body.replace(b"true", b"false")))
     )
 
-    done = started(cli, "--all")
+    done = started(cli, letter.id, *missing)
 
-    assert done.exit_code == 0, done.stdout
+    assert done.exit_code == code, done.stdout
+    assert "letters" not in done.stderr  # a bar's label, where no terminal shows the bar
     assert "1 succeeded, 0 failed again, 0 gave no answer" in done.stdout
 
 
@@ -94,6 +97,18 @@ def test_failure_again_is_exit_code_1(cli, app, worker):
 
     assert done.exit_code == 1
     assert "0 succeeded, 1 failed again, 0 gave no answer" in done.stdout
+
+
+@pytest.mark.parametrize("how", [["--dry-run"], ["--detach", "--yes", "--reason", "mended"]])
+def test_a_named_letter_that_is_not_there_is_told_and_is_no_success(cli, bury, how):
+    """Of ten ids that were copied from a page, the one that was cut would stay dead without a word."""
+    bury("one")
+
+    ended = cli("replays", "start", "one", "gone", *how)
+
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith("there is no letter gone that can be read\n")
+    assert "1 letter" in ended.stdout
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "end of input"])
