@@ -5,6 +5,7 @@ Letters are looked at fifty at a time, with one question to each store, so that 
 many trips as its replay. Asked for, the tasks' own `verify` and `ensure` are asked too, see `asking`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from celery_safeguards.replay.send import works_of
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_TOGETHER = 50
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?")
 _NEEDED = {
     Need.NOTHING: "",
     Need.VERDICT: "needs a person's word whether it has happened",
@@ -73,9 +75,14 @@ class Forecast:
         if foreseen.is_sent:
             self.would_be_sent += 1
             # The first names the queue, whose name may have numbers in it.
-            self.notes.update([*foreseen.notes[:1], *(without_values(note) for note in foreseen.notes[1:])])
+            self.notes.update([*foreseen.notes[:1], *(_alike(note) for note in foreseen.notes[1:])])
         else:
-            self.refused[without_values(foreseen.why)] += 1
+            self.refused[_alike(foreseen.why)] += 1
+
+
+def _alike(said: str) -> str:
+    # A moment is one value: by its numbers alone it would become "?T?:?:?+?:?".
+    return without_values(_MOMENT.sub("?", said))
 
 
 def foresee(

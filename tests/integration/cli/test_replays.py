@@ -151,6 +151,16 @@ def test_a_dry_run_says_what_would_happen(cli, app, bury):
     assert (queued(app), json.loads(cli("replays", "list", "--json").stdout)["jobs"]) == (0, [])
 
 
+def test_a_dry_run_counts_together_what_differs_by_a_moment_alone(cli, bury):
+    """ "eta ?T?:?:?+?:?: past" is read as a fault of this command."""
+    for name, eta in (("one", "2025-06-15T10:00:00+00:00"), ("two", "2025-06-15T10:07:01.523+02:00")):
+        bury(name, headers={"eta": eta})
+
+    said = cli("replays", "start", "--all", "--dry-run").stdout
+
+    assert "2: eta ?: past\n" in said
+
+
 def test_a_dry_run_says_it_of_each_letter_for_a_program_and_for_people(cli, app, bury):
     bury("sent", task="shop.elsewhere")
     bury("needs-consent", effect_possible=True)
