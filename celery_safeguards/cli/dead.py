@@ -13,12 +13,12 @@ from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
-from celery_safeguards.deadletter.letter import Letter
+from celery_safeguards.deadletter.letter import HistoryEntry, Letter
 from celery_safeguards.deadletter.port.reading import Page
 from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
 from celery_safeguards.deadletter.shown.playbook import playbook_of
 from celery_safeguards.pipeline.indexing import shown
-from celery_safeguards.printable import clean_lines, when
+from celery_safeguards.printable import clean_lines, counted, when
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.replay.outlook import Outlook, outlook
 from celery_safeguards.replay.plan import Need
@@ -137,7 +137,7 @@ def _print_page(wiring: Wiring, page: Page, matched: Mapping[str, Sequence[str]]
         head = ("LETTER", "STATE", "KIND", "TASK", "KEY", "LAST FAILED", *more, "ERROR")
         rows = [
             (
-                *(each.id, each.state, each.kind, each.task, each.key or "-", when(each.last_failed_seconds)),
+                *(each.id, each.state, each.kind, each.task or "-", each.key or "-", when(each.last_failed_seconds)),
                 *([left_in_words(each, retention, now)] if has_ends else []),
                 *([", ".join(matched[each.id])] if matched else []),
                 _error(each),
@@ -161,7 +161,7 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> N
             ("group", letter.fingerprint),
             ("state", _state(letter)),
             ("kept", kept),
-            ("task", f"{letter.task} [{letter.task_id}]"),
+            ("task", f"{letter.task or '(not named)'} [{letter.task_id or 'no id'}]"),
             ("before that", ", ".join(letter.earlier_task_ids) or None),
             ("key", letter.key),
             ("scope", letter.scope),
@@ -169,11 +169,11 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> N
             ("reason", letter.reason),
             ("error", _error(letter)),
             ("playbook", playbook or None),
-            ("attempts", f"{letter.attempts}, {letter.lost_starts} starts without an outcome"),
+            ("attempts", f"{letter.attempts}, {counted(letter.lost_starts, 'start')} without an outcome"),
             ("first seen", when(letter.first_seen_seconds)),
             ("last failed", f"{when(letter.last_failed_seconds)} on {letter.host or 'a host unknown'}"),
             ("in release", letter.release or None),
-            ("root, parent", f"{letter.root_id}, {letter.parent_id}"),
+            ("root, parent", f"{letter.root_id or '-'}, {letter.parent_id or '-'}"),
             ("canvas group", letter.group_id),
             ("edited from", letter.edited_from),
             *arguments.shown,
@@ -190,7 +190,7 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> N
             say(f"  {line}")
     _print_attempts(letter)
     for entry in letter.history:
-        print_fields([(when(entry.at_seconds), f" {entry.what} by {entry.who or 'the system'}: {entry.detail}")])
+        print_fields([(when(entry.at_seconds), f" {_entry(entry)}")])
 
 
 def _print_attempts(letter: Letter) -> None:
@@ -211,5 +211,9 @@ def _state(letter: Letter) -> str:
     return f"{letter.state} as task {letter.replay_task_id}" if letter.replay_task_id else letter.state
 
 
+def _entry(entry: HistoryEntry) -> str:
+    return ": ".join(filter(None, (f"{entry.what} by {entry.who or 'the system'}", entry.detail)))
+
+
 def _error(letter: Letter) -> str:
-    return f"{letter.error_type}: {letter.error_message}" if letter.error_type else letter.error_message
+    return ": ".join(filter(None, (letter.error_type, letter.error_message)))

@@ -9,6 +9,7 @@ from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import terms_of_argument
 from celery_safeguards.cli.options import as_json, by_whom
 from celery_safeguards.cli.text import complain, print_json, say
+from celery_safeguards.printable import counted
 from celery_safeguards.replay.erasing import NOT_COVERED, Wanted, erase, find
 from celery_safeguards.wiring import Wiring
 
@@ -67,7 +68,8 @@ def erase_data(
         for letter_id, why in refused.items():
             complain(f"not erased: letter {letter_id}: {why}")
         if counts.get("under_way"):
-            complain(f"not erased: {counts['under_way']} records of work that is under way: say it again later")
+            records = counted(counts["under_way"], "record")
+            complain(f"not erased: {records} of work that is under way: say it again later")
         complain("not covered, look there yourself:")
         for each in NOT_COVERED:
             complain(f"  {each}")

@@ -36,7 +36,7 @@ def print_forecast(
             ("would not", found.letters - found.would_be_sent),
             *_counted("", dict(found.refused.most_common())),
             *_counted("answers", answers),
-            ("not asked", f"{asker.left_out} more letters" if asker and asker.left_out else None),
+            ("not asked", f"{counted(asker.left_out, 'more letter')}" if asker and asker.left_out else None),
         ]
     )
 

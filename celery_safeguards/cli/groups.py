@@ -188,12 +188,12 @@ def _shown(wiring: Wiring, group: LetterGroup) -> LetterGroup:
 
 
 def _row(group: LetterGroup, now_seconds: float, *, named: bool) -> tuple[object, ...]:
-    error = f"{group.error_type}: {group.sample}" if group.error_type else group.sample
+    error = ": ".join(filter(None, (group.error_type, group.sample)))
     return (
         *(group.fingerprint, _status(group), group.counts.get("open", 0), group.letters, group.failures),
         f"[{sparkline(group, now_seconds)}]",
         *([_from_to(group)] if named else []),
-        *(group.kind, group.task, error),
+        *(group.kind, group.task or "-", error),
     )
 
 
@@ -229,10 +229,10 @@ def _print_group(group: LetterGroup, now_seconds: float, playbook: str) -> None:
             ("assignee", group.assignee or None),
             ("note", group.note or None),
             ("playbook", playbook or None),
-            ("task", group.task),
+            ("task", group.task or None),
             ("kind", group.kind),
             ("error", group.error_type or None),
-            ("sample", group.sample),
+            ("sample", group.sample or None),
             ("", f"of letter {group.sample_letter_id}"),
             ("letters", states or "none"),
             ("failures", f"{group.failures}  [{sparkline(group, now_seconds)}] the last {_SHOWN_HOURS} hours"),

@@ -31,7 +31,7 @@ def print_job(job: ReplayJob, *, as_json: bool) -> None:
             ("pace", pace),
             *(("", line) for line in slowed),
             ("canary", f"{counted(job.canary, 'letter')} first" if job.canary else None),
-            ("stops at", f"{job.stop_at} failures" if job.stop_at else None),
+            ("stops at", counted(job.stop_at, "failure") if job.stop_at else None),
             ("dealt with", f"{job.position} of {job.total}"),
             ("sent", tally.sent),
             ("", f"{tally.succeeded} succeeded, {tally.failed_again} failed again, {tally.unanswered} gave no answer"),

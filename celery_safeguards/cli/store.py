@@ -73,7 +73,11 @@ def purge(ctx: click.Context, batch: int, as_json: bool) -> None:
     if as_json:
         counts = {"deleted": deleted or 0, "letters": gone.letters, "groups": gone.groups, "jobs": jobs}
         print_json({"namespace": wiring.settings.namespace, **counts})
-    rows = "records and locks expire by themselves" if deleted is None else f"{deleted} rows are deleted"
+    rows = (
+        "records and locks expire by themselves"
+        if deleted is None
+        else f"{counted(deleted, 'row')} {'is' if deleted == 1 else 'are'} deleted"
+    )
     kept = "" if wiring.settings.letter_retention_seconds else " (letters are kept for ever, as the settings say)"
     letters, groups = counted(gone.letters, "letter"), counted(gone.groups, "group")
     removed = f"{letters} and {groups} are removed{kept}, and {counted(jobs, 'replay job')}"

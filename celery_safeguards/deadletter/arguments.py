@@ -12,6 +12,7 @@ from typing import Any
 from kombu.utils import json as kombu_json
 
 from celery_safeguards.deadletter.wire import WireMessage
+from celery_safeguards.printable import counted
 
 _KOMBU: Any = kombu_json
 JSON = "application/json"
@@ -50,7 +51,8 @@ def plain_of(wire: WireMessage) -> tuple[dict[str, Any] | None, str]:
         return None, "the message is not whole"
     if wire.content_type != JSON:
         whole = len(wire.body) if wire.body_bytes is None else wire.body_bytes
-        return None, f"{whole} bytes of {wire.content_type}, not decoded: only JSON is read here"
+        held = f"{counted(whole, 'byte')} of {wire.content_type or 'unknown type'}"
+        return None, f"{held}, not decoded: only JSON is read here"
     try:
         args, kwargs, embed = json.loads(_text_of(wire), parse_constant=str)
     except (ValueError, TypeError, LookupError, RecursionError) as error:

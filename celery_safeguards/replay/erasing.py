@@ -201,9 +201,8 @@ def erase(app: Any, wanted: Wanted, who: str, reason: str, *, progress: Callable
         outcome = wiring.admission.erase(key)
         erased.records += outcome is Erasure.ERASED
         erased.under_way += outcome is Erasure.UNDER_WAY
-    said = "erased, %s: %d letters, %d records, %d samples of groups, by %s (reason: %s); %d letters refused"
-    counts = (erased.letters, erased.records, erased.samples)
-    logger.warning(said, wanted.how, *counts, clean(who), clean(reason), len(erased.refused))
+    said = "erased, %s: %s, by %s (reason: %s); %s refused"
+    logger.warning(said, wanted.how, erased, clean(who), clean(reason), counted(len(erased.refused), "letter"))
     return erased
 
 

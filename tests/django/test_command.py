@@ -159,7 +159,7 @@ print(StartCount.objects.update(expires_us=1))
     done = project.manage("safeguards", "store", "purge", "--json", "--batch", "1")
 
     assert (0, 1) == (done.returncode, json.loads(done.stdout)["deleted"]), done.stderr
-    assert "1 rows are deleted" in done.stderr
+    assert "1 row is deleted" in done.stderr
 
 
 def test_purge_removes_letters_that_have_been_over_for_as_long_as_the_settings_say(project):

@@ -112,6 +112,33 @@ def test_show_tells_each_failed_attempt(cli, bury):
     assert [1, 1_750_000_000.0, "retried in 2 s"] == document["letter"]["attempt_history"][0][:3]
 
 
+def test_show_says_nothing_of_what_a_message_does_not_have(cli, bury):
+    """ "task []", "None, None" and "15 bytes of None" are read as faults of the command."""
+    bury(task="", task_id="", root_id=None, error_message="", lost_starts=1, content_type=None, body=b"x")
+
+    shown = cli("dead", "show", "letter-1").stdout.splitlines()
+    listed = cli("dead", "list").stdout.splitlines()
+    group = cli("dead", "groups").stdout.splitlines()
+
+    assert "task              (not named) [no id]" in shown
+    assert "root, parent      -, -" in shown
+    assert "error             builtins.ValueError" in shown
+    assert "attempts          0, 1 start without an outcome" in shown
+    assert "body              1 byte of unknown type, not decoded: only JSON is read here" in shown
+    assert listed[1].endswith("  builtins.ValueError")
+    assert "  bug   -     builtins.ValueError" in group[1]
+
+
+def test_history_without_a_reason_ends_without_a_colon(cli, bury):
+    bury()
+    cli("dead", "erase", "letter-1", "--by", "eve", "--reason", "ticket 7", "--yes")
+
+    shown = cli("dead", "show", "letter-1").stdout
+
+    assert " discarded by eve\n" in shown
+    assert " erased by eve: ticket 7\n" in shown
+
+
 def test_show_of_a_letter_without_attempts_has_no_table_of_them(cli, bury):
     bury()
 

@@ -196,7 +196,7 @@ def test_a_dry_run_asks_the_outside_only_when_told_and_says_how_many_it_did_not_
     assert "answers" not in unasked
     assert (plain["answers"], plain["asked"], plain["not_asked"]) == ({"verify": {"cannot_tell": 2}}, 2, 1)
     assert "2: verify: cannot tell" in said
-    assert "not asked         1 more letters" in said
+    assert "not asked         1 more letter\n" in said
 
 
 def test_a_detached_job_is_paused_resumed_and_run_by_others(cli, app, bury, plain):
