@@ -29,7 +29,8 @@ class ExitCodes(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:
-            raise click.UsageError(clean(str(error)), ctx) from error
+            # Without a context: the help of this group, which click would point to, says nothing of a verb's options.
+            raise click.UsageError(clean(str(error))) from error
         except SafeguardsError as error:
             complain(str(error))
             is_away = isinstance(error, StoreUnavailable | NotPublished | CopyNotPublished | BrokerUnavailable)

@@ -73,6 +73,8 @@ def test_app_without_a_store_is_a_usage_error():
 
     assert listed.exit_code == 2
     assert "safeguards_store_url" in listed.stderr
+    # The help of the outermost command tells nothing of it.
+    assert "--help" not in listed.stderr
 
 
 # --- through the shell
