@@ -98,6 +98,8 @@ def _of_options(
         edit = replace(edit, args=_given(found.args_of, args_text))
     if kwargs_text is not None:
         edit = replace(edit, kwargs=_given(found.kwargs_of, kwargs_text))
+    if eta is not None and eta != _AT_ONCE and countdown is not None:
+        raise click.UsageError("--eta and --countdown: give one of them")
     if eta is not None:
         edit = replace(edit, eta=_moment_of(eta))
     if countdown is not None:
@@ -139,13 +141,21 @@ def _given(read: Callable[[str], Any], text: str) -> Any:
         raise click.UsageError(clean(error, 500)) from error
 
 
+def _on_one_line(value: Any) -> str:
+    # Its line breaks and their indent are for an editor; those of a text in it are escaped.
+    return " ".join(line.strip() for line in as_text(value).split("\n"))
+
+
 def _moment_of(text: str) -> datetime | None:
     if text == _AT_ONCE:
         return None
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise click.UsageError(f"--eta {clean(text, 80)}: give a time such as 2025-03-01T12:00+00:00") from error
+    if moment.tzinfo is None:
+        raise click.UsageError(f"--eta {clean(text, 80)}: say of which zone, such as {clean(text, 80)}+00:00")
+    return moment
 
 
 def _print_ahead(app: Any, letter: Letter, seen: MaskedEdit, edit: Edit, *, as_json: bool) -> None:
@@ -168,11 +178,11 @@ def _print_ahead(app: Any, letter: Letter, seen: MaskedEdit, edit: Edit, *, as_j
         return
     print_fields(
         [
-            ("args", as_text(list(edit.args)).replace("\n", " ")),
-            ("kwargs", as_text(edit.kwargs).replace("\n", " ")),
+            ("args", _on_one_line(list(edit.args))),
+            ("kwargs", _on_one_line(edit.kwargs)),
             ("queues", ", ".join(known_queues(app))),
             *((f"locked: {each.name}", f"{each.value} ({each.why})") for each in locked),
-            *(("would", note) for note in (prepared.notes if prepared else ())),
+            *(("the copy", note) for note in (prepared.notes if prepared else ())),
             ("needs", f"--yes-it-may-run-twice: {prepared.consent}" if prepared and prepared.consent else None),
         ]
     )

@@ -101,8 +101,14 @@ def test_dry_run_tells_what_would_happen_and_sends_nothing(cli, app, bury):
     locked = json.loads(cli("dead", "edit", "letter-1", "--dry-run", "--json").stdout)
 
     assert (shown.exit_code, queued(app), history_of(app)) == (0, 0, [])
-    for part in ("changes kwargs.amount", "leaves its group or chord", "then, in its chain: shop.ship", "locked: task"):
+    for part in (
+        "the copy          changes kwargs.amount",
+        "leaves its group or chord",
+        "then, in its chain: shop.ship",
+        "locked: task",
+    ):
         assert part in shown.stdout
+    assert 'args              []\nkwargs            { "' in shown.stdout
     assert (plain["changes"], plain["kwargs"]["amount"]) == (["kwargs.amount"], 1)
     assert plain["kwargs"]["at"]["__type__"] == "datetime"
     assert (locked["changes"], locked["notes"]) == ([], [])
@@ -125,7 +131,8 @@ def test_dry_run_tells_what_would_happen_and_sends_nothing(cli, app, bury):
         (["--countdown", "-1", *WHY], 2),
         (["--args", "[1, 2]", *WHY], 1),
         (["--queue", "nowhere", *WHY], 1),
-        (["--eta", "2099-01-01T00:00", *WHY], 1),
+        (["--eta", "2099-01-01T00:00", *WHY], 2),
+        (["--eta", "2099-01-01T00:00+00:00", "--countdown", "5", *WHY], 2),
         (["--kwargs", "[" * 5000, *WHY], 2),
         (["--args", "[" * 200 + "]" * 200, *WHY], 2),
     ],
