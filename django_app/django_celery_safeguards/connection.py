@@ -199,9 +199,12 @@ class OwnConnection:
                     "keep the records of the test in memory, by django_celery_safeguards.testing.fresh_store()"
                 )
             hint = "; the transaction that is open in this thread may have it: SQLite has one writer" if blocks else ""
-        if isinstance(error, ProgrammingError) or "no such table" in str(error):
+        said = str(error).strip()
+        if isinstance(error, ProgrammingError) or "no such table" in said:
+            # PostgreSQL quotes the statement below, which says nothing to who runs a command.
+            said = said.partition("\n")[0]
             hint = f"; if its tables are missing, run `manage.py migrate --database {self.alias}`"
-        return StoreUnavailable(f"database {self.alias!r}: {str(error).strip() or type(error).__name__}{hint}")
+        return StoreUnavailable(f"database {self.alias!r}: {said or type(error).__name__}{hint}")
 
 
 class _Opened:

@@ -9,7 +9,7 @@ import threading
 
 import psycopg
 import pytest
-from django.db import connections, transaction
+from django.db import ProgrammingError, connections, transaction
 
 from celery_safeguards.errors import LockLost, NotOurs, StoreUnavailable
 from celery_safeguards.ledger.record import Record, State
@@ -226,6 +226,15 @@ def test_a_database_that_is_not_migrated_says_so(call, tmp_path):
             call(under_test)
 
         under_test.house.connection.close()
+
+
+def test_a_missing_table_is_told_without_the_statement(sqlite_alias):
+    """PostgreSQL quotes it on lines of its own, which a terminal gets as escapes before the advice."""
+    said = 'relation "letters" does not exist\nLINE 1: SELECT 1 FROM "letters"\n                      ^'
+    with stores.orm_under_test(sqlite_alias) as under_test:
+        error = under_test.house.connection._unavailable(ProgrammingError(said))
+
+    assert 'letters" does not exist; if its tables are missing, run `manage.py migrate' in str(error)
 
 
 def test_a_file_that_another_writer_holds_is_store_unavailable(sqlite_alias):
