@@ -67,7 +67,7 @@ def put_off(
     except CopyRefused as error:
         end_delivery(task, request.id, Outcome.FENCED, lineage.key, f"{reason}, and it could not be put off")
         raise DroppedLocally(str(error)) from error
-    end_delivery(task, request.id, Outcome.DEFERRED, lineage.key, f"{reason}, for {delay:.1f} s")
+    end_delivery(task, request.id, Outcome.DEFERRED, lineage.key, f"{reason}; again in {delay:.1f} s")
     raise Deferred(reason)
 
 

@@ -121,17 +121,19 @@ def test_delivery_waits_for_a_store_that_is_away_for_a_moment(bench):
     assert (delivered.fate, delivered.result) == ("acknowledged", "done")
 
 
-def test_delivery_is_put_off_when_the_store_stays_away(bench):
+def test_delivery_is_put_off_when_the_store_stays_away(bench, caplog):
     """Keyed work waits; it does not run unprotected and it is not lost."""
     runs = []
     task = bench.keyed(lambda self, number: runs.append(number))
     task.delay(1)
     bench.store.pull(seconds=20)
 
-    first = bench.deliver()
+    with caplog.at_level("INFO"):
+        first = bench.deliver()
     ran_without_store = list(runs)
     later = bench.drain()
 
+    assert "; again in " in caplog.text
     assert (first.fate, first.state, ran_without_store) == ("acknowledged", "PENDING", [])
     assert (runs, later[-1].state) == ([1], "SUCCESS")
     assert bench.outcomes[0] is Outcome.DEFERRED
