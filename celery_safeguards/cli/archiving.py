@@ -15,6 +15,8 @@ from celery_safeguards.printable import clean, counted
 from celery_safeguards.wiring import Wiring
 
 _LETTERS_A_STEP = 200
+_DONE: Mapping[State, str] = {"open": "archived", "archived": "restored"}
+"""What becomes of letters that are chosen by this state."""
 _Step = Callable[[Sequence[str]], Mapping[str, Letter | SafeguardsError]]
 _ids = click.argument("letter_ids", metavar="[ID...]", nargs=-1)
 
@@ -78,7 +80,7 @@ def _each(
     if as_json:
         print_json({"results": results, "done": done, "asked": asked})
     else:
-        complain(f"{done} of {counted(asked, 'letter')}" if asked else "no letters")
+        complain(f"{done} of {counted(asked, 'letter')} {_DONE[state]}" if asked else "no letters")
     ctx.exit(Exit.DONE if asked and done == asked else Exit.REFUSED)
 
 

@@ -9,7 +9,7 @@ import click
 
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.narrowing import Narrowed, narrowing
-from celery_safeguards.cli.options import as_json, by_whom
+from celery_safeguards.cli.options import OPTIONS_OF, as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
@@ -21,7 +21,6 @@ from celery_safeguards.pipeline.indexing import shown
 from celery_safeguards.printable import clean_lines, counted, when
 from celery_safeguards.replay.discarding import discard as give_up
 from celery_safeguards.replay.outlook import Outlook, outlook
-from celery_safeguards.replay.plan import Need
 from celery_safeguards.wiring import Wiring
 
 _SUMMARY = (
@@ -40,11 +39,6 @@ _SUMMARY = (
     ),
     *("error_type", "error_message", "attempts", "lost_starts", "first_seen_seconds", "last_failed_seconds", "release"),
 )
-_OPTIONS = {
-    Need.NOTHING: None,
-    Need.VERDICT: "--happened RESULT or --did-not-happen",
-    Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
-}
 
 
 @click.group()
@@ -99,7 +93,7 @@ def show(ctx: click.Context, letter_id: str, as_json: bool) -> None:
             "replay": {
                 "possible": ahead.refused is None,
                 "refused": ahead.refused,
-                "needs": _OPTIONS[ahead.needs],
+                "needs": OPTIONS_OF[ahead.needs],
                 "notes": list(ahead.notes),
             },
         }
@@ -180,7 +174,7 @@ def _print_letter(letter: Letter, ahead: Outlook, playbook: str, kept: str) -> N
             ("body", arguments.note or None),
             ("not found by", letter.terms_note or None),
             ("replay", ahead.refused or "possible"),
-            ("replay needs", _OPTIONS[ahead.needs]),
+            ("replay needs", OPTIONS_OF[ahead.needs]),
             *(("", note) for note in ahead.notes),
         ]
     )

@@ -81,7 +81,14 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--override", is_flag=True, help="Also if its owner may be alive: two may then work at once.")
 @click.option("--reason", help="Why, for the log; --override needs one.")
-@click.option("--by", "by", default=login_name, callback=require_name, help="Your name, for the log.")
+@click.option(
+    "--by",
+    "by",
+    default=login_name,
+    callback=require_name,
+    show_default="your login name",
+    help="Your name, for the log.",
+)
 @as_json
 @click.pass_context
 def release(ctx: click.Context, *, name: str, override: bool, reason: str | None, by: str, as_json: bool) -> None:

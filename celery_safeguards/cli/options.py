@@ -1,10 +1,20 @@
-"""Options that many commands have: JSON for a program, and who says so."""
+"""Options that many commands have: JSON for a program, who says so, and what a replay needs."""
 
 import getpass
 
 import click
 
+from celery_safeguards.replay.plan import Need
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+OPTIONS_OF = {
+    Need.NOTHING: None,
+    Need.VERDICT: "--happened RESULT or --did-not-happen",
+    Need.CONSENT: "--did-not-happen or --yes-it-may-run-twice",
+}
+"""By which options a person adds what a replay needs."""
 
 
 def login_name() -> str | None:
@@ -28,5 +38,5 @@ by_whom = click.option(
     default=login_name,
     callback=require_name,
     show_default="your login name",
-    help="Your name, for the letter's history.",
+    help="Your name, for the history of what you change.",
 )

@@ -76,6 +76,7 @@ def test_verdict_of_happened_travels_with_the_message(cli, app, bury):
     with app.connection_for_read() as connection:
         message = app.amqp.queues[app.conf.task_default_queue](connection.default_channel).get(no_ack=True)
     assert (refused.exit_code, replayed.exit_code) == (1, 0)
+    assert refused.stderr == "give --happened RESULT or --did-not-happen\n0 of 1 replayed\n"
     assert message.headers[h.VERDICT] == {"happened": True, "result": {"id": 7}}
 
 

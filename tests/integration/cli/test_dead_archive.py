@@ -80,7 +80,7 @@ def test_group_is_archived_and_comes_back(cli, app, bury):
     again = archive(cli, "--group", group)
     restored = cli("dead", "restore", "--group", group, "--by", "ann", "--reason", "it is back")
 
-    assert (archived.exit_code, archived.stderr.strip(), away) == (0, "202 of 202 letters", {"archived"})
+    assert (archived.exit_code, archived.stderr.strip(), away) == (0, "202 of 202 letters archived", {"archived"})
     assert (again.exit_code, again.stderr.strip()) == (1, "no letters")
     assert (restored.exit_code, set(states(app, *names))) == (0, {"open"})
     assert states(app, "letter-7", "other") == ["discarded", "open"]
