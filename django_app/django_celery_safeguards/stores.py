@@ -3,6 +3,7 @@
 from urllib.parse import urlsplit
 
 from django.apps import apps
+from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from celery_safeguards.conf import Settings
@@ -25,16 +26,21 @@ def open_stores(settings: Settings) -> Stores:
 
     Raises:
         ConfigurationError: the URL names no database of the project, or one that the stores cannot speak to, or the app
-            is not installed.
+            is not installed, or Django is not set up.
 
     """
     url = settings.store_url or ""
     alias = store_alias(url) or DEFAULT_DB_ALIAS
-    if alias not in connections.settings:
+    try:
+        databases, is_installed = connections.settings, apps.is_installed(APP)
+    except (ImproperlyConfigured, AppRegistryNotReady) as error:
         raise ConfigurationError(
-            f"safeguards_store_url={url!r}: DATABASES has no {alias!r}{nearest(alias, connections.settings)}"
-        )
-    if not apps.is_installed(APP):
+            f"safeguards_store_url={url!r}: no Django project is set up in this process ({error}): set "
+            "DJANGO_SETTINGS_MODULE before the Celery app is made"
+        ) from error
+    if alias not in databases:
+        raise ConfigurationError(f"safeguards_store_url={url!r}: DATABASES has no {alias!r}{nearest(alias, databases)}")
+    if not is_installed:
         raise ConfigurationError(f"safeguards_store_url={url!r}: add {APP!r} to INSTALLED_APPS and run migrate")
     # Not before: models can be imported only where the app is installed.
     from django_celery_safeguards.admission import OrmAdmissionStore  # noqa: PLC0415

@@ -3,6 +3,10 @@
 project gives Celery its settings.
 """
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.support.project import CELERY, Project
@@ -50,6 +54,25 @@ def test_setting_may_be_given_to_the_celery_app_alone(tmp_path):
     celery = CELERY + 'app.conf.safeguards_store_url = "django://west"\n'
 
     assert "django://west" == store_of(Project(tmp_path, celery=celery))
+
+
+def test_a_celery_project_without_django_is_told_so(tmp_path):
+    """A traceback of Django's settings says nothing of the URL that was copied from another project."""
+    (tmp_path / "plain.py").write_text(
+        "from celery import Celery\n"
+        "app = Celery('plain', broker='memory://')\n"
+        "app.conf.safeguards_store_url = 'django://default'\n"
+    )
+    command = [sys.executable, "-m", "celery", "-A", "plain", "safeguards", "dead", "list"]
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (2, "") == (done.returncode, done.stdout), done.stderr
+    assert "no Django project is set up in this process" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_tasks_are_guarded_after_migrate_and_nothing_else(tmp_path):
