@@ -21,11 +21,12 @@ setup: .venv/.stamp ## create .venv; again only when pyproject.toml has changed
 demo: setup ## break a shop, count what became of the money; SERVE=1 leaves its admin open
 	@$(BIN)/python -m example_project.demo $(if $(filter 1,$(SERVE)),--serve)
 
-# Those of whole workers mostly wait: two processes run them beside all others, and they are shown when both are over.
+# Those of whole workers and of the browser mostly wait: two processes run them beside all others, and they are shown when
+# both are over.
 test: setup ## run all tests
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_OPTIONS) tests/acceptance >"$$log" 2>&1 & workers=$$!; \
-	others_ended=0; $(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/acceptance || others_ended=$$?; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_OPTIONS) tests/acceptance tests/browser >"$$log" 2>&1 & workers=$$!; \
+	others_ended=0; $(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/acceptance --ignore=tests/browser || others_ended=$$?; \
 	workers_ended=0; wait $$workers || workers_ended=$$?; \
 	cat "$$log"; \
 	exit $$(( others_ended > workers_ended ? others_ended : workers_ended ))

@@ -13,7 +13,8 @@ from celery_safeguards.cli.options import OPTIONS_OF, as_json, by_whom
 from celery_safeguards.cli.text import complain, print_fields, print_json, print_table, say
 from celery_safeguards.deadletter.arguments import arguments_of
 from celery_safeguards.deadletter.changes import require_found
-from celery_safeguards.deadletter.letter import HistoryEntry, Letter
+from celery_safeguards.deadletter.history import HistoryEntry
+from celery_safeguards.deadletter.letter import Letter
 from celery_safeguards.deadletter.port.reading import Page
 from celery_safeguards.deadletter.retention import kept_in_words, kept_until, left_in_words, over_since
 from celery_safeguards.deadletter.shown.playbook import playbook_of
