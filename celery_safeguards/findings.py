@@ -82,6 +82,8 @@ KINDS = {
     "SG164": Kind(_E, "stored formats differ"),
     "SG165": Kind(_I, "versions differ"),
     "SG166": Kind(_U, "the fleet could not be asked"),
+    # the store
+    "SG170": Kind(_U, "the store could not be asked"),
     # a Django project
     "SG200": Kind(_E, "the app is not installed"),
     "SG201": Kind(_E, "a setting cannot hold"),

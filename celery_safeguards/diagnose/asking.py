@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_safeguards.admission.store import RecordKey
 from celery_safeguards.delivery.visibility import Visibility
 from celery_safeguards.diagnose.board import Board, open_channel
 from celery_safeguards.diagnose.examining import ask_broker, examine
 from celery_safeguards.diagnose.fleet import WorkerReport, disagreements
 from celery_safeguards.diagnose.surroundings import by_settings
-from celery_safeguards.diagnose.tasks import unbounded_transactions
+from celery_safeguards.diagnose.tasks import guarded, unbounded_transactions
 from celery_safeguards.errors import ConfigurationError, StoreUnavailable
 from celery_safeguards.findings import Finding
 from celery_safeguards.wiring import Wiring
@@ -25,7 +26,7 @@ class Answer:
 
 def ask(app: Any) -> Answer:
     """
-    Look at an app with its tasks loaded, and ask its broker and databases.
+    Look at an app with its tasks loaded, and ask its broker, its store and its databases.
 
     What did not answer is among the findings, as unknown.
 
@@ -45,7 +46,7 @@ def ask(app: Any) -> Answer:
         if visibility.broker == "redis":
             fleet, disagreed = _ask_fleet(app)
             asked += disagreed
-    findings = [*examine(app, around), *unbounded_transactions(app), *asked]
+    findings = [*examine(app, around), *unbounded_transactions(app), *asked, *_ask_store(app)]
     return Answer(visibility=around.visibility, fleet=tuple(fleet), findings=tuple(dict.fromkeys(findings)))
 
 
@@ -55,6 +56,17 @@ def _ask_fleet(app: Any) -> tuple[list[WorkerReport], list[Finding]]:
     except StoreUnavailable as error:
         return [], [Finding("SG166", str(error))]
     return fleet, disagreements(fleet)
+
+
+def _ask_store(app: Any) -> list[Finding]:
+    if not guarded(app):
+        return []
+    try:
+        # Only read: what asks for the store's epoch would make a new store's begin.
+        Wiring.of(app).admission.read(RecordKey("", ""))
+    except StoreUnavailable as error:
+        return [Finding("SG170", str(error))]
+    return []
 
 
 def _connection(app: Any) -> Any:

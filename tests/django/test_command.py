@@ -191,9 +191,13 @@ for name, days in (("old", 91), ("new", 88.49)):
 def test_check_asks_and_explains_as_the_celery_command_does(tmp_path):
     """Whoever has `manage.py` at hand must not learn another command for the same findings."""
     project = Project(tmp_path)
+    early = project.manage("safeguards", "check")
+    migrated = project.manage("migrate")
     checked = project.manage("safeguards", "check")
     explained = project.manage("safeguards", "check", "--explain", "SG104")
 
+    assert (3, 0) == (early.returncode, migrated.returncode), early.stderr + migrated.stderr
+    assert "unknown SG170 the store could not be asked: " in early.stdout
     assert (0, 0) == (checked.returncode, explained.returncode), checked.stderr + explained.stderr
     assert "memory: no visibility timeout" in checked.stdout
     assert explained.stdout.startswith("SG104 redelivered while it runs (warning)")

@@ -142,6 +142,27 @@ def test_broker_that_is_away_ends_with_3(check):
     assert "secret" not in done.output
 
 
+@pytest.mark.redis
+@pytest.mark.parametrize(("tasks", "code"), [([BOUNDED], 3), ([], 0)], ids=["guarded tasks", "none"])
+def test_store_that_is_away_ends_with_3_where_a_task_needs_it(broker, check, tasks, code):
+    """A deployment would go on, and every message be put off."""
+    away = f"redis://:secret@127.0.0.1:{free_port()}/1"
+    done = check(broker.url, tasks=tasks, broker_transport_options=SOUND, safeguards_store_url=away)
+
+    assert code == done.exit_code, done.output
+    assert bool(tasks) == ("unknown SG170 the store could not be asked: " in done.stdout)
+    assert "secret" not in done.output
+
+
+@pytest.mark.redis
+def test_check_writes_nothing_into_a_new_store(broker, check):
+    """The pause of a new store would begin, and be over, before its first worker is there."""
+    done = check(broker.url, tasks=[BOUNDED], broker_transport_options=SOUND, safeguards_store_url=broker.url)
+
+    assert 0 == done.exit_code, done.output
+    assert [] == broker.client().keys()
+
+
 def test_sqs_that_refuses_ends_with_3(check, monkeypatch):
     """A key that may not list the queues is told while the channel is opened; a crash would be taken for a finding."""
     sqs, errors = pytest.importorskip("kombu.transport.SQS"), pytest.importorskip("botocore.exceptions")
