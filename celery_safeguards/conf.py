@@ -6,15 +6,14 @@ worker with the nearest valid choice.
 """
 
 import re
-import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery_safeguards.errors import ConfigurationError, nearest
+from celery_safeguards.redis_urls import broker_if_redis, redis_url
 
 PREFIX = "safeguards_"
 MEMORY_URL = "memory://"
@@ -28,9 +27,6 @@ _ARGUMENT = re.compile(r"[^\W\d]\w*(\.[^.\s]+)*")
 _TEXTS = ("searchable_arguments", "sensitive_arguments")
 LEAST_RETENTION_SECONDS = 3_600
 MOST_RELEASE_CHARS = 100
-_TLS_OPTIONS = ("ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
-_CERT_REQS = re.compile(r"(?<=[?&]ssl_cert_reqs=)CERT_(\w+)")
-REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "redis+socket"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +157,7 @@ class Settings:
             raise ConfigurationError(f"{PREFIX}{name} is no setting of celery-safeguards{hint}")
         if "store_url" not in given:
             # Eager execution is for tests of one process, which should need no server.
-            given["store_url"] = _broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else _offered_url)
+            given["store_url"] = broker_if_redis(app) or (MEMORY_URL if app.conf.task_always_eager else _offered_url)
         elif isinstance(given["store_url"], str):
             given["store_url"] = redis_url(given["store_url"])
         if _offered_secret is not None:
@@ -326,40 +322,3 @@ def _path(name: str, value: Any) -> Path:
         return Path(value)
     except TypeError:
         raise ConfigurationError(f"{PREFIX}{name}={value!r}: give a path") from None
-
-
-def _broker_if_redis(app: Any) -> str | None:
-    several = app.conf.broker_write_url or app.conf.broker_url
-    first = next(iter(several), None) if isinstance(several, list | tuple) else several
-    # One text may name several as well (kombu, `connection.py`).
-    url = str(first or "").partition(";")[0]
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        # Without the URL, which has a password.
-        raise ConfigurationError(f"broker_url is no URL: {error}") from None
-    if scheme not in REDIS_SCHEMES:
-        return None
-    return _with_tls(redis_url(url), app.conf.broker_use_ssl)
-
-
-def redis_url(broker_url: str) -> str:
-    """Return kombu's words for a socket in the file system, its database and certificates in redis-py's."""
-    url = broker_url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)
-    return _CERT_REQS.sub(lambda found: found[1].lower(), url)
-
-
-def _with_tls(url: str, options: Any) -> str:
-    """Return a URL with what `broker_use_ssl` says; what is in the URL comes first, as in kombu."""
-    scheme, _, rest = url.partition("://")
-    if not options or not isinstance(options, Mapping) or scheme not in {"redis", "rediss"}:
-        return url
-    place, _, query = rest.partition("?")
-    given = {name: _in_words(options[name]) for name in _TLS_OPTIONS if options.get(name) is not None}
-    return f"rediss://{place}?{urlencode({**given, **dict(parse_qsl(query))})}".rstrip("?")
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return ssl.VerifyMode(value).name.removeprefix("CERT_").lower()
-    return str(value).removeprefix("CERT_").lower() if str(value).startswith("CERT_") else str(value)

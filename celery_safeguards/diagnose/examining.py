@@ -9,7 +9,7 @@ All findings of an app, by what has to be asked for them.
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_safeguards.conf import REDIS_SCHEMES, Settings
+from celery_safeguards.conf import Settings
 from celery_safeguards.delivery.visibility import Visibility, effective_visibility
 from celery_safeguards.diagnose.broker import broker_findings
 from celery_safeguards.diagnose.looks import further_findings
@@ -19,6 +19,7 @@ from celery_safeguards.diagnose.surroundings import Surroundings, by_settings
 from celery_safeguards.diagnose.tasks import atomic_stores, declaration_findings, short_locks
 from celery_safeguards.diagnose.timing import timing_findings
 from celery_safeguards.findings import Finding
+from celery_safeguards.redis_urls import REDIS_SCHEMES
 
 
 def examine(app: Any, around: Surroundings | None = None) -> list[Finding]:

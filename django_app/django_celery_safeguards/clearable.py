@@ -15,8 +15,8 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 from redis.connection import parse_url
 
-from celery_safeguards.conf import REDIS_SCHEMES, redis_url
 from celery_safeguards.findings import Finding
+from celery_safeguards.redis_urls import REDIS_SCHEMES, redis_url
 
 # Both send FLUSHDB (Django 5.2 to 6.1, `core/cache/backends/redis.py`; django-redis 5 and 6, `client/default.py`).
 _FLUSHES = {("django.core.cache.backends.redis", "RedisCache"), ("django_redis.cache", "RedisCache")}
