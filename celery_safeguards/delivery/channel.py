@@ -4,7 +4,7 @@ The hardened Redis channel: messages are taken in one step, put back once, and o
 
 import logging
 from collections.abc import Sequence
-from math import inf
+from math import inf, nan
 from typing import Any
 
 from kombu.exceptions import InconsistencyError
@@ -33,6 +33,7 @@ class HardenedChannel(TakingChannel):
     socket_timeout = 10.0
     socket_connect_timeout = 5.0
     socket_keepalive = True
+    visibility_timeout: float = TakingChannel.visibility_timeout
 
     sweep_every_seconds = 1.0
 
@@ -48,6 +49,19 @@ class HardenedChannel(TakingChannel):
             logger.warning("ack_emulation=False is ignored: without it every message that is taken may be lost")
             self.ack_emulation: bool = True
             self.QoS = HardenedQoS
+        self.visibility_timeout = self._usable_timeout(self.visibility_timeout)
+
+    def _usable_timeout(self, given: Any) -> float:
+        """Return the visibility timeout as a number: by None or 0 nothing could be renewed or put back."""
+        try:
+            seconds = float(given)
+        except (TypeError, ValueError, OverflowError):
+            seconds = nan
+        if 0 < seconds < inf and not isinstance(given, bool):
+            return seconds
+        default = float(type(self).visibility_timeout)
+        logger.warning("visibility_timeout=%r is ignored: it is no number above 0, and %g s are taken", given, default)
+        return default
 
     @property
     def renew_every_seconds(self) -> float:

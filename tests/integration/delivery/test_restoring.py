@@ -2,6 +2,9 @@
 Messages go back to their queue once, by whoever may put them back, and no late word takes another delivery away.
 """
 
+import logging
+from math import inf, nan
+
 import pytest
 from kombu import Queue
 
@@ -72,6 +75,21 @@ def test_sweep_of_many_leaves_a_worker_time_to_renew(broker, request):
 
     assert [100, 50, 0] == [lease.sweep() for _ in range(3)]
     assert 150 == len(broker.queued())
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(None, 3600), (0, 3600), (-5, 3600), (nan, 3600), (inf, 3600), ("soon", 3600), ("61", 61)]
+)
+def test_timeout_that_no_message_can_heed_is_not_taken(broker, given, seconds, caplog):
+    """By None or 0 a worker renews nothing, or puts back at once what others hold (SG140 tells it)."""
+    with caplog.at_level(logging.WARNING, logger="celery_safeguards.delivery.channel"):
+        channel = broker.connect(visibility_timeout=given)
+    broker.publish()
+    broker.consume(channel)
+    broker.drain(channel)
+
+    assert (seconds, 0, 1) == (channel.visibility_timeout, channel.sweep(), len(broker.unacked()))
+    assert (given != "61") == (f"visibility_timeout={given!r} is ignored" in caplog.text)
 
 
 def test_message_that_is_renewed_after_it_was_seen_to_lapse_stays(broker):
