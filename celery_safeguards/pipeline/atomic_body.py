@@ -60,6 +60,11 @@ class AtomicSafe(KeyedSafe):
         """The lock that this body runs under; None for a task without one."""
         return LockView(self._lock.held.name, self._lock.held.fence) if self._lock else None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the body was told that its lock is gone; its claim is its transaction."""
+        return self._lock is not None and self._lock.is_lost
+
     def checkpoint(self) -> None:
         """Return if there is time left, and the lock is held; the transaction itself needs no renewal."""
         if self._left_seconds() <= 0:

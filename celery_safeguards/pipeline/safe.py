@@ -147,8 +147,7 @@ class KeyedSafe(Safe):
         self.hold = hold
         self.has_begun_step = False
         """Whether an outside call may have been made in this start."""
-        self.is_lost = False
-        """Whether the body was told that its claim, or its lock, is gone."""
+        self._is_lost = False
         self._delivery = delivery
         self._used: set[str] = set()
         self._began = self._now()
@@ -158,6 +157,11 @@ class KeyedSafe(Safe):
         """The lock that this body runs under; None for a task without one."""
         held = self.hold.lock
         return LockView(held.name, held.fence) if held else None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the body was told that its claim, or its lock, is gone."""
+        return self._is_lost
 
     @property
     def has_open_step(self) -> bool:
@@ -265,12 +269,12 @@ class KeyedSafe(Safe):
         return self._delivery.wiring.clock.monotonic_seconds()
 
     def _lock_lost(self, reason: str) -> LockLost:
-        self.is_lost = True
+        self._is_lost = True
         lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
         return LockLost(reason)
 
     def _lost(self, reason: str) -> LeaseLost:
-        self.is_lost = True
+        self._is_lost = True
         lease_lost.send(self._delivery.task, task_id=self.task_id, key=self.idempotency_key, reason=reason)
         return LeaseLost(f"{self.idempotency_key}: {reason}")
 

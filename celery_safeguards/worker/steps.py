@@ -160,8 +160,9 @@ def _limit_as_told(consumer: Any) -> None:
     """
     told = consumer.controller
     for _, task in guarded(consumer.app):
-        task.time_limit = task.time_limit or told.time_limit
-        task.soft_time_limit = task.soft_time_limit or told.soft_time_limit
+        for name in ("time_limit", "soft_time_limit"):
+            if getattr(told, name) and not getattr(task, name):
+                setattr(task, name, getattr(told, name))
 
 
 def _is_process_pool(pool: Any) -> bool:

@@ -10,6 +10,7 @@ from django.db import connections
 
 from celery_safeguards import EntityLock
 from celery_safeguards.admission.store import Change
+from celery_safeguards.errors import LockLost
 from celery_safeguards.ledger.record import State
 from celery_safeguards.locks.store import HeldLock, LockAsk
 from celery_safeguards.outcome import Outcome
@@ -204,6 +205,27 @@ def test_lock_that_is_lost_in_the_body_takes_its_effect_along(bench):
 
     assert ("kept", []) == (bench.deliver().fate, bench.effects())
     assert bench.record(task, 7) is None
+
+
+@only_postgres
+def test_body_that_loses_a_lock_of_its_own_is_retried(bench):
+    """Dropped as if its delivery's lock were gone, its message would come back after a visibility timeout."""
+    starts = []
+
+    def body(self, number):
+        bench.has_effect(number)
+        starts.append(number)
+        if len(starts) == 1:
+            # As `hold` does at the end of its block.
+            raise LockLost("stock:7: lost at fence 3")
+
+    bench.atomic(body, lock=EntityLock("order:{number}")).delay(7)
+
+    delivered = bench.drain()
+
+    assert {"acknowledged"} == {each.fate for each in delivered}
+    assert ([7, 7], [7]) == (starts, bench.effects())
+    assert Outcome.FENCED not in bench.outcomes
 
 
 @only_postgres
