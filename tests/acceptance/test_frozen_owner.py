@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.faults_app import Scene
 from tests.support.announcements import is_said
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 TAKEN_OVER_SECONDS = 15
@@ -51,9 +52,10 @@ def test_frozen_owner_that_wakes_before_its_charge_stops_at_the_checkpoint(scene
     other.wait_for(is_said("after_charge", order_id="A1"), TAKEN_OVER_SECONDS)
     owner = scene.record("charge", "A1").owner
 
-    frozen.thaw()
+    frozen.thaw_children()
     announcements.open("before_charge")
     frozen.wait_for(is_said("ended", task_id=task_id, outcome="fenced"), 10)
+    frozen.thaw()
     kept, holder = scene.messages(), scene.record("charge", "A1").owner
     announcements.open("after_charge")
 
@@ -73,9 +75,10 @@ def test_frozen_owner_that_wakes_after_its_charge_is_refused(scene, freeze_in, g
     other.wait_for(is_said("ended", task_id=task_id, outcome="deduplicated"), TAKEN_OVER_SECONDS)
     before = scene.record("charge", "A1")
 
-    frozen.thaw()
+    frozen.thaw_children()
     announcements.open("after_charge")
     frozen.wait_for(is_said("ended", task_id=task_id, outcome="fenced"), 10)
+    frozen.thaw()
 
     scene.wait_quiet()
     charged = gateway.charges("A1")
@@ -91,20 +94,35 @@ def test_frozen_owner_without_a_checkpoint_that_wakes_before_its_charge_charges_
     """
     The limit: nothing stands between a body that wakes and its call but a checkpoint of its own.
 
-    The main process wakes with its child. It ends a child whose claim it could not renew, not one whose claim somebody
-    else has taken by then; and who wakes first is chance. What this body returns is refused, so that the record holds
-    the charge that the second owner made.
+    Who wakes first is chance: here it is the child. What its body returns is refused, so that the record holds the
+    charge that the second owner made.
     """
     frozen, task_id, other = freeze_in("before_charge", "charge_unchecked")
     other.wait_for(is_said("ended", task_id=task_id, outcome="succeeded"), TAKEN_OVER_SECONDS)
     kept = gateway.charges("A1")[0]["id"]
 
-    frozen.thaw()
+    frozen.thaw_children()
     announcements.open("before_charge")
     frozen.wait_for(is_said("ended", task_id=task_id, outcome="fenced"), 10)
+    frozen.thaw()
 
     assert 2 == len(gateway.charges("A1"))
     assert {repr(kept)} == scene.results(task_id)
+
+
+def test_main_process_that_wakes_first_ends_the_child_whose_claim_is_anothers(scene, freeze_in, gateway, announcements):
+    """A body without a checkpoint would charge as soon as it runs again."""
+    frozen, task_id, other = freeze_in("before_charge", "charge_unchecked")
+    other.wait_for(is_said("ended", task_id=task_id, outcome="succeeded"), TAKEN_OVER_SECONDS)
+    child = announcements.heard(is_said("before_charge", order_id="A1"))[0]["pid"]
+
+    frozen.thaw_main()
+    wait_until(lambda: child not in frozen.group_pids(), 10, "the child has ended")
+    frozen.thaw()
+    announcements.open("before_charge")
+
+    scene.wait_quiet()
+    assert 1 == len(gateway.charges("A1"))
 
 
 def test_frozen_worker_charges_twice_without_safeguards(scene, freeze_in, gateway, announcements):

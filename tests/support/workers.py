@@ -135,6 +135,16 @@ class Worker:
         """Let a frozen group go on."""
         os.killpg(self.pid, signal.SIGCONT)
 
+    def thaw_children(self):
+        """Let the pool's processes of a frozen group go on, and not yet the main one."""
+        for pid in self.group_pids():
+            if pid != self.pid:
+                os.kill(pid, signal.SIGCONT)
+
+    def thaw_main(self):
+        """Let the main process of a frozen group go on, and not its pool's."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def terminate(self):
         """Ask for a warm shutdown: it finishes the running tasks first."""
         self.kill_main(signal.SIGTERM)
