@@ -410,7 +410,7 @@ def rows(count):
 
 @pytest.mark.parametrize(
     ("small", "large"),
-    [("text" * 50_000, "text" * 400_000), ("é" * 200_000, "é" * 1_600_000), (rows(2_000), rows(16_000))],
+    [("text" * 100_000, "text" * 800_000), ("é" * 200_000, "é" * 1_600_000), (rows(2_000), rows(16_000))],
     ids=["text", "é", "rows"],
 )
 def test_eight_times_the_arguments_cost_eight_times_as_much(small, large):
