@@ -13,6 +13,8 @@ import inspect
 import os
 import re
 import shutil
+import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -122,3 +124,14 @@ def _keep_screenshots(context, directory, name):
         # A page that has crashed or was closed shows nothing any more.
         with contextlib.suppress(Error):
             page.screenshot(path=directory / f"{name}-{number}.png", full_page=True, timeout=5_000)
+
+
+@pytest.fixture
+def letters(desk):
+    """Twelve letters of a cause that no other test has."""
+    error, now = f"shop.Away{uuid.uuid4().hex[:8]}", time.time()
+    kwargs = [{"number": number} for number in range(12)]
+    return [
+        desk.bury(kwargs=each, error_type=error, error_message="the bank <b>is</b> away", last_failed_seconds=now)
+        for each in kwargs
+    ]

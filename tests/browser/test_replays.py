@@ -1,62 +1,12 @@
 """
-A replay of many letters from the pages: looked at, tried with a few, followed live, paused, and who may do so.
+A replay of many letters from the pages: looked at, tried with a few, started, and who may do so.
 """
 
-import re
-import time
 import uuid
-from dataclasses import replace
 
-import pytest
-
-from celery_safeguards.jobs.steps import taken
-from celery_safeguards.jobs.tempo import Tempo
 from django_celery_safeguards.sql import row_id
-from tests.browser.pages import GROUPS, LETTERS, REPLAYS, content, find, follow, press, told
-
-START = f"{REPLAYS}start/"
-ASKED = {"canary": "0", "at_once": "100", "order": "first_seen", "reason": "by hand", "confirmed": "Start"}
-
-
-@pytest.fixture
-def letters(desk):
-    """Twelve letters of a cause that no other test has."""
-    error, now = f"shop.Away{uuid.uuid4().hex[:8]}", time.time()
-    kwargs = [{"number": number} for number in range(12)]
-    return [
-        desk.bury(kwargs=each, error_type=error, error_message="the bank <b>is</b> away", last_failed_seconds=now)
-        for each in kwargs
-    ]
-
-
-def jobs_of(desk, letters):
-    """Return the jobs of the letters' group, the newest first."""
-    page = desk.store(lambda wiring: wiring.jobs.list(1000))
-    return [job for job in page.jobs if job.fingerprint == letters[0].fingerprint]
-
-
-def path_of(desk, job, page="change"):
-    return f"{REPLAYS}{row_id(desk.namespace, job.id)}/{page}/"
-
-
-def states(desk, letters):
-    return [desk.letter(letter).state for letter in letters]
-
-
-def open_form(page, desk, letters, **filled):
-    """Go from a group's page to the form, and fill it in."""
-    page.goto(desk.url + desk.path_of_group(letters[0]))
-    follow(page, page.get_by_role("link", name="Replay its open letters"))
-    for label, value in {"Reason": "the bank is back", **filled}.items():
-        page.get_by_label(label.replace("_", " ")).fill(value)
-
-
-def made(desk, letters, **options):
-    """Begin a job without a page and without a worker."""
-    with desk.client("ann") as client:
-        client.post(START, data={"fingerprint": letters[0].fingerprint, **ASKED, **options})
-    desk.forget_messages()
-    return jobs_of(desk, letters)[0]
+from tests.browser.pages import LETTERS, REPLAYS, content, follow, press, told
+from tests.browser.replay_jobs import ASKED, START, jobs_of, open_form, path_of, states
 
 
 def test_a_group_is_looked_at_tried_and_replayed_while_somebody_watches(log_in, desk, letters, announcements):
@@ -159,91 +109,6 @@ def test_canaries_that_fail_again_keep_the_rest_back_and_say_so(log_in, desk, an
     assert worker.stop() == 0
 
 
-def test_a_page_that_is_watched_changes_only_what_has_changed(log_in, desk, letters):
-    """A job's id cannot be copied out of a page that is made anew every other second; and its buttons must be true."""
-    job = made(desk, letters)
-    page = log_in("ann")
-    page.goto(desk.url + path_of(desk, job))
-    page.evaluate("window.isTheSamePage = true")
-    page.evaluate("getSelection().selectAllChildren(document.querySelector('.field-job_id .readonly'))")
-    group = page.get_by_role("link", name="the group")
-    group.focus()
-
-    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
-    page.get_by_text("r, whose lease ends").wait_for()
-    page.get_by_role("button", name="Run…").wait_for(state="detached")
-
-    assert page.evaluate("getSelection().toString()").strip() == job.id
-    assert group.evaluate("element => element === document.activeElement")
-    assert page.evaluate("window.isTheSamePage") is True
-    assert page.get_by_role("button", name="Pause…").count() == 1
-
-
-def test_a_page_that_is_watched_outlives_a_server_that_is_away(log_in, desk, letters):
-    """A deployment in the midst of a replay must not leave whoever watches it with an error page."""
-    job = made(desk, letters)
-    page = log_in("ann")
-    path = desk.url + path_of(desk, job)
-    page.goto(path)
-    page.evaluate("window.isTheSamePage = true")
-
-    page.route(path, lambda route: route.fulfill(status=502, body="Bad Gateway"))
-    page.locator("#sg-live.sg-stale").wait_for()
-    page.unroute(path)
-    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
-    page.get_by_text("r, whose lease ends").wait_for()
-
-    assert page.evaluate("window.isTheSamePage") is True
-    assert page.locator("#sg-live.sg-stale").count() == 0
-
-
-def test_a_page_that_is_watched_says_in_words_what_happens(log_in, desk, letters):
-    """Pale numbers say nothing of how old they are, and who cannot see the bar hears how far the job has come."""
-    job = made(desk, letters)
-    page = log_in("ann")
-    path = desk.url + path_of(desk, job)
-    page.goto(path)
-    said = page.get_by_role("status")
-    at_first = said.inner_text()
-
-    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, position=6)))
-    said.get_by_text("6 of 12 letters dealt with", exact=True).wait_for(state="attached")
-    page.route(path, lambda route: route.fulfill(status=502, body="Bad Gateway"))
-    away = said.get_by_text(re.compile(r"^The server does not answer: .* known at \d\d:\d\d:\d\d UTC\.$"))
-    away.wait_for()
-    faded = page.locator("#sg-live").evaluate("element => getComputedStyle(element).opacity")
-    page.unroute(path)
-    said.get_by_text("The server answers again", exact=True).wait_for(state="attached")
-
-    assert (at_first, faded) == ("", "1")
-    assert away.count() == 0
-
-
-@pytest.mark.parametrize("verb", ["pause", "cancel", "run", "resume"])
-def test_a_job_that_is_over_is_not_asked_about(desk, letters, verb):
-    """ "Pause this replay? 0 of 12 left": a question whose answer means nothing, and "Run" said that it was done."""
-    job = made(desk, letters)
-    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, status="done")))
-    with desk.client("ann") as client:
-        asked = client.post(path_of(desk, job, f"do/{verb}"))
-        confirmed = client.post(path_of(desk, job, f"do/{verb}"), data={"confirmed": "1"})
-        told_ = client.get(path_of(desk, job)).text
-
-    assert (asked.status_code, confirmed.status_code, desk.queued()) == (302, 302, 0)
-    assert "Nothing was done: it is done by now." in told_
-
-
-def test_a_job_that_somebody_runs_is_not_run_twice(desk, letters):
-    job = made(desk, letters)
-    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
-    with desk.client("ann") as client:
-        client.post(path_of(desk, job, "do/run"), data={"confirmed": "1"})
-        said = client.get(path_of(desk, job)).text
-
-    assert "Nothing was done: r runs it already." in said
-    assert desk.queued() == 0
-
-
 def test_a_form_counts_what_can_be_sent_and_what_cannot_be_read(log_in, desk, letters):
     """ "Of the newest 11": the twelfth was neither older nor sent."""
     desk.overwrite(letters[3], "{no letter")
@@ -286,53 +151,6 @@ def test_a_form_without_letters_has_nothing_to_press(desk, letters):
     assert 'value="Start"' not in of_group + picked
     assert "There is nothing to send" in picked
     assert "12 letters, of which 11 are not open and not sent" in mixed
-
-
-def test_a_job_is_paused_resumed_and_cancelled_after_a_question(log_in, desk, letters):
-    job = made(desk, letters)
-    page = log_in("ann")
-
-    def status():
-        return jobs_of(desk, letters)[0].status
-
-    page.goto(desk.url + path_of(desk, job))
-    press(page, "Pause…")
-    asked, before = content(page), status()
-    press(page, "Pause")
-    paused = status(), told(page)
-    press(page, "Resume…")
-    press(page, "Resume")
-    resumed = status(), desk.queued()
-    press(page, "Cancel the replay…")
-    page.get_by_label("Reason").fill("the bank is away again")
-    press(page, "Cancel the replay")
-
-    assert "12 of 12 letters left" in asked
-    assert (before, paused[0], resumed, status()) == ("running", "paused", ("running", 1), "cancelled")
-    assert "Pause: 12 of 12 letters left." in paused[1]
-    assert set(states(desk, letters)) == {"open"}
-    logged = [text for who, _, text in desk.log() if who == "ann" and "12 of 12 letters left" in text]
-    assert logged[-3:] == [
-        "Pause: 12 of 12 letters left.",
-        "Resume: 12 of 12 letters left.",
-        "Cancel the replay: 12 of 12 letters left. Reason: the bank is away again",
-    ]
-    assert page.get_by_role("button", name="Resume…").count() == 0
-
-
-def test_a_question_that_is_answered_too_late_changes_nothing(log_in, desk, letters):
-    """Somebody else has ended the job between the question and its answer."""
-    job = made(desk, letters)
-    page = log_in("ann")
-    page.goto(desk.url + path_of(desk, job))
-    press(page, "Pause…")
-    with desk.client("bob") as client:
-        client.post(path_of(desk, job, "do/cancel"), data={"confirmed": "Cancel"})
-
-    press(page, "Pause")
-
-    assert "Nothing was done: it is cancelled by now." in told(page)
-    assert jobs_of(desk, letters)[0].status == "cancelled"
 
 
 def test_selected_letters_are_replayed_and_no_others(log_in, desk, letters):
@@ -392,71 +210,6 @@ def test_two_people_who_start_the_same_group_start_one_job(log_in, desk, letters
     assert path_of(desk, job) in bob.url
 
 
-def test_without_scripts_the_page_loads_itself(log_in, desk, letters):
-    job = made(desk, letters)
-    page = log_in("ann", java_script_enabled=False)
-
-    page.goto(desk.url + path_of(desk, job))
-    refresh = page.locator('meta[http-equiv="refresh"]').get_attribute("content")
-    press(page, "Cancel the replay…")
-    press(page, "Cancel the replay")
-
-    assert refresh == "5"
-    assert page.locator('meta[http-equiv="refresh"]').count() == 0
-    assert jobs_of(desk, letters)[0].status == "cancelled"
-
-
-def test_a_page_says_how_slow_its_job_goes_and_why(log_in, desk, letters):
-    """Whoever watches would take it for stuck."""
-    job = made(desk, letters, per_second="20")
-    tempo = Tempo(share=0.125, failing=0.7, answers=20.0)
-    desk.store(lambda wiring: wiring.jobs.change(job.id, lambda kept: replace(kept, tempo=tempo)))
-    page = log_in("vera")
-
-    page.goto(desk.url + path_of(desk, job))
-
-    said = page.locator("#sg-live").inner_text()
-    assert "20 a second, at most 100 on their way" in said
-    assert "slowed to 12.5% of it: 70% of the latest 20 failed again; just now 2.5 a second, at most 12" in said
-
-
-def test_a_job_that_nobody_runs_can_be_given_to_a_worker(log_in, desk, letters):
-    """Its worker was killed, and the message went with the broker's memory."""
-    job = made(desk, letters)
-    page = log_in("ann")
-    page.goto(desk.url + path_of(desk, job))
-    nobody = content(page)
-    press(page, "Run…")
-    press(page, "Run")
-    queued = desk.queued()
-    desk.store(lambda wiring: wiring.jobs.change(job.id, taken("r", time.time(), 60)))
-    page.goto(desk.url + path_of(desk, job))
-
-    assert "nobody runs it just now" in nobody
-    assert queued == 1
-    assert page.get_by_role("button", name="Run…").count() == 0
-    assert "r, whose lease ends" in content(page)
-
-
-@pytest.mark.parametrize("person", ["vera", "dora", "sol", "tess", "blind"])
-def test_whoever_may_not_replay_can_do_nothing_with_jobs(desk, letters, person):
-    """What is hidden is not forbidden: with the address and a token anybody can send the form."""
-    job = made(desk, letters)
-    with desk.client(person) as client:
-        group = client.get(desk.path_of_group(letters[0])).text
-        listed = client.get(LETTERS).text
-        asked = [client.get(START), client.post(START, data=ASKED), client.post(START, data={**ASKED, "look": "1"})]
-        asked += [
-            client.post(path_of(desk, job, f"do/{verb}"), data={"confirmed": verb})
-            for verb in ("pause", "resume", "run", "cancel")
-        ]
-
-    assert [answer.status_code for answer in asked] == [403] * 7
-    assert "start/" not in group + listed
-    assert jobs_of(desk, letters) == [job]
-    assert desk.queued() == 0
-
-
 def test_whoever_may_not_see_the_letters_does_not_send_them_all(desk, letters):
     """The form says how many there are and what each would become: that is what lists are for."""
     with desk.client("all-but-view_deadletter") as client:
@@ -466,18 +219,6 @@ def test_whoever_may_not_see_the_letters_does_not_send_them_all(desk, letters):
     assert (group.status_code, [answer.status_code for answer in asked]) == (200, [403] * 3)
     assert "start/" not in group.text
     assert jobs_of(desk, letters) == []
-
-
-@pytest.mark.parametrize("verb", ["pause", "resume", "run", "cancel"])
-def test_nothing_is_done_by_a_link_or_without_a_token(desk, letters, verb):
-    job = made(desk, letters)
-    with desk.client("ann") as client:
-        by_link = client.get(path_of(desk, job, f"do/{verb}"))
-        without = client.request("POST", path_of(desk, job, f"do/{verb}"), data={"confirmed": verb})
-        started = client.request("POST", START, data=ASKED)
-
-    assert (by_link.status_code, without.status_code, started.status_code) == (405, 403, 403)
-    assert jobs_of(desk, letters) == [job]
 
 
 def test_a_start_without_a_reason_or_with_numbers_that_cannot_hold_is_not_made(desk, letters):
@@ -537,33 +278,3 @@ def test_texts_of_strangers_are_shown_as_they_are_written(log_in, desk):
     assert alerts == []
     assert "<script>alert(1)</script>" in shown
     assert "\u202e" not in shown + page.locator("#result_list").inner_text()
-
-
-def test_a_job_that_cannot_be_read_is_said_to_be_so(log_in, desk, letters):
-    job = made(desk, letters)
-
-    def damage(wiring):
-        table = wiring.jobs._house.tables.jobs
-        values = ['{"status": "sleeping"}', row_id(desk.namespace, job.id)]
-        wiring.jobs._house.connection.run(lambda cursor: cursor.execute(table.update(("job",)), values))
-
-    desk.store(damage)
-    page = log_in("ann")
-    page.goto(desk.url + REPLAYS)
-    listed = page.locator("#result_list").inner_text()
-    page.goto(desk.url + path_of(desk, job))
-
-    assert "by ann" in listed
-    assert "damaged, or written by a newer version" in content(page)
-    assert page.get_by_role("button", name="Pause…").count() == 0
-
-
-def test_the_list_is_narrowed_and_searched(log_in, desk, letters):
-    job = made(desk, letters)
-    page = log_in("vera")
-
-    found = find(page, desk, job.id, REPLAYS).count()
-    page.goto(f"{desk.url}{REPLAYS}?status=done&q={job.id}")
-
-    assert (found, page.locator("#result_list tbody tr").count()) == (1, 0)
-    assert page.goto(f"{desk.url}{GROUPS}").status == 200
