@@ -3,16 +3,13 @@ Two owners that share one `EntityLock`: the token of an acquisition is in its ha
 """
 
 import contextlib
-import json
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from celery_safeguards import EntityLock, hold
 from celery_safeguards.errors import LockBusy, LockLost
-from tests.support.workers import ROOT
+from tests.support.modules import seen_by
 
 pytestmark = pytest.mark.redis
 # Renewed no longer than its lease, so it lapses under its owner, as after a long pause.
@@ -68,18 +65,8 @@ def test_late_end_in_one_greenlet_leaves_the_lock_of_the_other(app, redis_url, n
     """Under gevent the thread-local token of one greenlet was another's (redis/redis-py#416)."""
     pytest.importorskip("gevent")
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.integration.locks.greenlets", redis_url, namespace],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    seen = seen_by("tests.integration.locks.greenlets", redis_url, namespace)
 
-    assert ended.returncode == 0, ended.stderr
-    seen = json.loads(ended.stdout)
     assert seen["second"] > seen["first"]
     assert seen["late_owner_told"] == ["checkpoint", "end"]
     assert seen["still_held_at"] == seen["second"]
