@@ -9,13 +9,10 @@ import click
 from celery_safeguards.cli.exits import Exit
 from celery_safeguards.cli.options import OPTIONS_OF, as_json, by_whom
 from celery_safeguards.cli.text import complain, print_json, say
-from celery_safeguards.errors import SafeguardsError
 from celery_safeguards.policy import DidNotHappen, Happened
 from celery_safeguards.printable import clean
 from celery_safeguards.replay import Fate, Result, replay_many, resume
-from celery_safeguards.replay.outlook import outlook
 from celery_safeguards.replay.plan import PersonsVerdict
-from celery_safeguards.wiring import Wiring
 
 _UNAVAILABLE = {Fate.NOT_PUBLISHED, Fate.STORE_UNAVAILABLE}
 happened = click.option("--happened", metavar="RESULT_JSON", help="It happened: record this as its result.")
@@ -59,7 +56,8 @@ def replay(
         results.append(result)
         if not as_json:
             _print_result(result)
-            _tell_options(ctx.obj.app, result)
+            if OPTIONS_OF[result.lacks]:
+                complain(f"give {OPTIONS_OF[result.lacks]}")
         if result.fate in _UNAVAILABLE:
             # Each of the others would wait as long, and be left in the midst of a replay.
             break
@@ -124,20 +122,6 @@ def _verdict(happened: str | None, did_not_happen: bool) -> PersonsVerdict | Non
 def _print_result(result: Result) -> None:
     under = f" as task {result.task_id}" if result.task_id and result.fate is Fate.REPLAYED else ""
     say(f"{clean(result.letter_id)}  {clean(result)}{clean(under)}")
-
-
-def _tell_options(app: Any, result: Result) -> None:
-    """Name the options that a letter was refused without."""
-    if result.fate is not Fate.REFUSED:
-        return
-    wiring = Wiring.of(app)
-    try:
-        letter = wiring.letters.get(result.letter_id)
-    except SafeguardsError:
-        return
-    ahead = None if letter is None else outlook(app, letter, wiring.clock.wall_seconds())
-    if ahead is not None and ahead.refused == result.reason and OPTIONS_OF[ahead.needs]:
-        complain(f"give {OPTIONS_OF[ahead.needs]}")
 
 
 def _plain(result: Result) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from celery_safeguards.replay.copies.editing import CopyNotPublished, Edited, se
 from celery_safeguards.replay.copies.masked import MaskedEdit, masked
 from celery_safeguards.replay.discarding import discard
 from celery_safeguards.replay.many.pace import Pace
-from celery_safeguards.replay.plan import PersonsVerdict, ReplayRefused
+from celery_safeguards.replay.plan import Need, PersonsVerdict, ReplayRefused
 from celery_safeguards.replay.publishing import NotPublished
 from celery_safeguards.replay.send import Replayed, replay, resume
 from celery_safeguards.wiring import Wiring
@@ -62,12 +62,13 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One letter of a batch; `reason` says why it was not replayed."""
+    """One letter of a batch; `reason` says why it was not replayed, and `lacks` what a person must add."""
 
     letter_id: str
     fate: Fate
     task_id: str | None = None
     reason: str = ""
+    lacks: Need = Need.NOTHING
 
     def __str__(self) -> str:
         return f"{self.fate}: {self.reason}" if self.reason else str(self.fate)
@@ -114,7 +115,9 @@ def _one(app: Any, letter_id: str, who: str, pace: Pace, **asked: Any) -> Result
         sent = replay(app, letter_id, who, **asked)
     except LetterNotOpen as error:
         return Result(letter_id=letter_id, fate=Fate.NOT_OPEN, task_id=error.replay_task_id, reason=str(error))
-    except (ReplayRefused, LetterTruncated, LetterUnreadable, NoSuchLetter) as error:
+    except ReplayRefused as error:
+        return Result(letter_id=letter_id, fate=Fate.REFUSED, reason=str(error), lacks=error.lacks)
+    except (LetterTruncated, LetterUnreadable, NoSuchLetter) as error:
         return Result(letter_id=letter_id, fate=Fate.REFUSED, reason=str(error))
     except NotPublished as error:
         return Result(letter_id=letter_id, fate=Fate.NOT_PUBLISHED, reason=str(error))

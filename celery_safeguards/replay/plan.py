@@ -49,16 +49,23 @@ _DROPPED_PROPERTIES = {
 _NOTHING_TO_RECORD = "without an idempotency key nothing can be recorded as done: discard the letter instead"
 
 
-class ReplayRefused(SafeguardsError):
-    """Raised when a letter cannot be replayed as asked; nothing was changed or sent."""
-
-
 class Need(StrEnum):
     """What a person must add to a replay."""
 
     NOTHING = "nothing"
     VERDICT = "verdict"
     CONSENT = "consent"
+
+
+class ReplayRefused(SafeguardsError):
+    """Raised when a letter cannot be replayed as asked, `lacks` telling what a person must add; nothing was sent."""
+
+    def __init__(self, reason: str, lacks: Need = Need.NOTHING) -> None:
+        super().__init__(reason, lacks)
+        self.lacks = lacks
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +163,25 @@ def need(letter: Letter, work: Work) -> Need:
     return Need.VERDICT if quarantines and _is_in_doubt(letter, work) else Need.NOTHING
 
 
+def lacking(letter: Letter, work: Work, verdict: PersonsVerdict | None, *, may_run_twice: bool) -> Need:
+    """Return what of that has not been said yet."""
+    needed = need(letter, work)
+    is_said = verdict is not None or (needed is Need.CONSENT and may_run_twice)
+    return Need.NOTHING if is_said else needed
+
+
 def refusal(
     letter: Letter, work: Work, verdict: PersonsVerdict | None = None, *, may_run_twice: bool = False
 ) -> str | None:
     """Return why a replay is refused at the click, or None. Admission has the last word on everything else."""
-    needed = need(letter, work)
+    lacks = lacking(letter, work, verdict, may_run_twice=may_run_twice)
     if not is_keyed(letter, work.policy):
         if isinstance(verdict, Happened):
             return _NOTHING_TO_RECORD
-        if needed is Need.CONSENT and verdict is None and not may_run_twice:
+        if lacks is Need.CONSENT:
             return "it has no key and may have had an effect: say that it did not happen, or that it may run twice"
         return None
-    if needed is Need.VERDICT and verdict is None:
+    if lacks is Need.VERDICT:
         return "nobody knows whether it happened: find out, and say that it happened or that it did not"
     return _refused_by_record(letter, work) or _refused_as_early(letter, work, verdict)
 

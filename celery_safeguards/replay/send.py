@@ -37,6 +37,7 @@ from celery_safeguards.replay.plan import (
     PersonsVerdict,
     ReplayRefused,
     Work,
+    lacking,
     refusal,
     replay_message,
     resend_refusal,
@@ -101,9 +102,10 @@ def replay(
     now = wiring.clock.wall_seconds()
     word = _word(task_id, verdict)
     route_of(app, replay_message(letter, task_id, verdict, at_seconds=now))
-    why = refusal(letter, work_of(app, letter), verdict, may_run_twice=may_run_twice)
+    work = work_of(app, letter)
+    why = refusal(letter, work, verdict, may_run_twice=may_run_twice)
     if why is not None:
-        raise ReplayRefused(why)
+        raise ReplayRefused(why, lacking(letter, work, verdict, may_run_twice=may_run_twice))
     notes = notes_of(who, now, f"as task {task_id}", may_run_twice=may_run_twice, reason=reason)
     if word is not None:
         # A replay that is cut short must find it.
